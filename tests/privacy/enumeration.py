@@ -35,6 +35,7 @@ from tacit.privacy.channels import Channel
 from tacit.privacy.count_channels import CountChannel, make_count_channel
 from tacit.privacy.exponentials import exp_below
 from tacit.privacy.mechanisms import counts, noisy_windows, pane_noise
+from tacit.privacy.mechanisms.counts import METHODS
 from tacit.privacy.mechanisms.optimal import book_draws, contexts, draw
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
@@ -355,7 +356,7 @@ def released(
     inputs = [Input(stream, FrameSource(frame, stream)) for stream, frame in sent.items()]
     detected = np.full((len(laid), len(queries)), -1, np.int8)
     sure = np.full(detected.shape, np.nan, np.float32)
-    counted = np.full((len(laid), len(spec.count_queries), 6), np.nan)
+    counted = np.full((len(laid), len(spec.count_queries), len(_COUNTED)), np.nan)
     scripted: Any = nullcontext()
     if isinstance(noise, ScriptedNoise):
         noise.names = list(subjects)
@@ -375,16 +376,22 @@ def released(
     return Rows(detected, sure, counted)
 
 
+_COUNTED = (
+    *("count", "low", "high", "confidence", "subjects", "left_out"),
+    *("estimate", "estimate_low", "estimate_high", "method"),
+)
+
+
 def _fill_counts(
     spec: Specification, table: pa.Table, subjects: Sequence[str], counted: NDArray[np.float64]
 ) -> None:
     """Write counts of single subjects to their places."""
     asked = [query.name for query in spec.count_queries]
-    columns = ("count", "low", "high", "confidence", "subjects", "left_out")
     for row in pl.DataFrame(table).with_columns(pl.col("window_start").to_physical()).to_dicts():
         window = row["window_start"] // spec.windows.size - FIRST
         place = window * len(subjects) + subjects.index(row["group"])
-        counted[place, asked.index(row["query"])] = [row[name] for name in columns]
+        row["method"] = METHODS.index(row["method"])
+        counted[place, asked.index(row["query"])] = [row[name] for name in _COUNTED]
 
 
 @dataclass

@@ -92,9 +92,10 @@ class ReleasedCount(BaseModel):
     estimate_low: float | None
     estimate_high: float | None
     """The true count is between these two in 95 of 100 windows that are like history."""
-    method: Literal["exact", "drawn", "none"]
+    method: Literal["exact", "drawn", "none", "unbiased", "model"]
     """How the count was made: `exact` if public events decide it, `drawn` if noise was added, and
-    `none` if there is no count of this window, since all open subjects are left out."""
+    `none` if there is no count of this window, since all open subjects are left out. `unbiased` and
+    `model`: it is estimated from released answers, see `estimate`."""
 
 
 class CountPage(BaseModel):
