@@ -91,7 +91,9 @@ def test_what_share_tells_is_done() -> None:
 
 
 def test_a_count_from_answers_needs_a_query_with_the_same_pattern() -> None:
-    with pytest.raises(SpecificationError, match="no query about single subjects has the same pattern"):
+    with pytest.raises(
+        SpecificationError, match="no query about single subjects has the same pattern"
+    ):
         tacit.loads(SPEC.format(epsilon=1, share=ANSWERS).replace('pattern: "AND', 'pattern: "OR'))
 
 

@@ -88,6 +88,8 @@ class ScriptedNoise(Noise):
         self.names: list[str] = []
         """The names of the subjects, as they are registered."""
         self.counted: list[Ints] = []
+        self.told: set[int] = set()
+        """The numbers of counts that are estimated from answers: nothing is drawn for them."""
         """The places of the next draws of counts."""
 
     def kind(self, weights: Sequence[int]) -> int:
@@ -195,7 +197,9 @@ class ScriptedNoise(Noise):
 
         def tallying(layout: Any, *rest: Any) -> Any:
             found = tally(layout, *rest)
-            for rows in layout.rows:
+            for number, rows in enumerate(layout.rows):
+                if number in self.told:
+                    continue
                 window, row = np.nonzero(found[:, rows, counts._OPEN] > 0)
                 if len(window):
                     own = np.array([self.names.index(name) for name in layout.groups[rows]])
@@ -360,6 +364,7 @@ def released(
     scripted: Any = nullcontext()
     if isinstance(noise, ScriptedNoise):
         noise.names = list(subjects)
+        noise.told = {n for n, name in enumerate(plan.counts) if name in plan.answer_counts}
         scripted = noise.watching()
     with scripted:
         for answers in Run(spec, inputs, plan=plan, noise=noise):
