@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import polars as pl
 import pytest
 
 import tacit
+from tacit.connectors.openers import open_sink
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.statement import read_statement
 from tacit.ledger.verification import verify
@@ -37,6 +39,9 @@ subjects: {file: taxis.csv, column: taxi}
 """
 LIMITED = SPEC.replace("epsilon: 1}", "epsilon: 1, limit: 3 per day}")
 MIXED = LIMITED.replace("queries:", "queries:\n  - {name: who, consumer: city, pattern: stop}")
+MIXED = MIXED.replace("count: stop}", "count: stop, share: 0.25}").replace(
+    "by: fleet}", "by: fleet, share: 0.25}"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +136,35 @@ def test_a_limit_is_spread_over_the_day_and_never_passed(text: str) -> None:
     assert drawn["window_start"].dt.hour().n_unique() >= 3  # all over the day
     assert set(stops["left_out"].to_list()) == {0, TAXIS}  # all or nobody, as the draw is for all
     assert stops["estimate"].is_not_null().all()
+    assert_rows_without_a_count_say_so(stops)
+    table = tacit.released("a.db").counted().to_arrow()
+    for suffix, read in READERS.items():
+        with open_sink(f"counts.{suffix}", table.schema, {}) as sink:
+            sink.write(table)
+        written = read(f"counts.{suffix}")
+        assert_rows_without_a_count_say_so(
+            written.filter(pl.col("query").cast(pl.String) == "stops")
+        )
+
+
+READERS: dict[str, Callable[[str], pl.DataFrame]] = {
+    "csv": pl.read_csv,
+    "jsonl": pl.read_ndjson,
+    "parquet": pl.read_parquet,
+    "arrow": pl.read_ipc,
+}
+
+
+def assert_rows_without_a_count_say_so(stops: pl.DataFrame) -> None:
+    """Rows of windows that were not drawn have no count, and what is certain of all taxis."""
+    none = stops.filter(pl.col("method").cast(pl.String) == "none")
+    assert none.height == stops.filter(pl.col("left_out") > 0).height > 0
+    assert none["count"].is_null().all()
+    assert (none["confidence"] == 1).all()
+    assert (none["high"] - none["low"] == none["left_out"]).all()
+    rest = stops.filter(pl.col("method").cast(pl.String) != "none")
+    assert rest["count"].is_not_null().all()
+    assert set(rest["method"].cast(pl.String)) == {"drawn"}
 
 
 def test_counts_have_their_share_of_a_limit_whatever_answers_spend() -> None:

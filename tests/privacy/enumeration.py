@@ -35,6 +35,7 @@ from tacit.privacy.channels import Channel
 from tacit.privacy.count_channels import CountChannel, make_count_channel
 from tacit.privacy.exponentials import exp_below
 from tacit.privacy.mechanisms import counts, noisy_windows, pane_noise
+from tacit.privacy.mechanisms.counts import METHODS
 from tacit.privacy.mechanisms.optimal import book_draws, contexts, draw
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
@@ -87,6 +88,8 @@ class ScriptedNoise(Noise):
         self.names: list[str] = []
         """The names of the subjects, as they are registered."""
         self.counted: list[Ints] = []
+        self.told: set[int] = set()
+        """The numbers of counts that are estimated from answers: nothing is drawn for them."""
         """The places of the next draws of counts."""
 
     def kind(self, weights: Sequence[int]) -> int:
@@ -194,7 +197,9 @@ class ScriptedNoise(Noise):
 
         def tallying(layout: Any, *rest: Any) -> Any:
             found = tally(layout, *rest)
-            for rows in layout.rows:
+            for number, rows in enumerate(layout.rows):
+                if number in self.told:
+                    continue
                 window, row = np.nonzero(found[:, rows, counts._OPEN] > 0)
                 if len(window):
                     own = np.array([self.names.index(name) for name in layout.groups[rows]])
@@ -355,10 +360,11 @@ def released(
     inputs = [Input(stream, FrameSource(frame, stream)) for stream, frame in sent.items()]
     detected = np.full((len(laid), len(queries)), -1, np.int8)
     sure = np.full(detected.shape, np.nan, np.float32)
-    counted = np.full((len(laid), len(spec.count_queries), 6), np.nan)
+    counted = np.full((len(laid), len(spec.count_queries), len(_COUNTED)), np.nan)
     scripted: Any = nullcontext()
     if isinstance(noise, ScriptedNoise):
         noise.names = list(subjects)
+        noise.told = {n for n, name in enumerate(plan.counts) if name in plan.answer_counts}
         scripted = noise.watching()
     with scripted:
         for answers in Run(spec, inputs, plan=plan, noise=noise):
@@ -375,16 +381,22 @@ def released(
     return Rows(detected, sure, counted)
 
 
+_COUNTED = (
+    *("count", "low", "high", "confidence", "subjects", "left_out"),
+    *("estimate", "estimate_low", "estimate_high", "method"),
+)
+
+
 def _fill_counts(
     spec: Specification, table: pa.Table, subjects: Sequence[str], counted: NDArray[np.float64]
 ) -> None:
     """Write counts of single subjects to their places."""
     asked = [query.name for query in spec.count_queries]
-    columns = ("count", "low", "high", "confidence", "subjects", "left_out")
     for row in pl.DataFrame(table).with_columns(pl.col("window_start").to_physical()).to_dicts():
         window = row["window_start"] // spec.windows.size - FIRST
         place = window * len(subjects) + subjects.index(row["group"])
-        counted[place, asked.index(row["query"])] = [row[name] for name in columns]
+        row["method"] = METHODS.index(row["method"])
+        counted[place, asked.index(row["query"])] = [row[name] for name in _COUNTED]
 
 
 @dataclass

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import AuditError, PlanError, PrivacyError
 from tacit.insight.audit import audit
-from tacit.planning import planner
+from tacit.planning import count_split
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
 from tacit.privacy.channel_audit import Neighbours
@@ -155,6 +155,13 @@ MIXED = {
     "order and several counts": specification(
         [("SEQ(a, b)", "9")], ["SEQ(a, b)"], types="abs", counts=["SEQ(a, s)", "SEQ(b, NOT a)"]
     ),
+    "a count from answers, beside one with a channel": specification(
+        [("AND(a, b)", "6")],
+        ["AND(a, s)", "OR(b, s)"],
+        types="abs",
+        counts=["OR(b, s)", "b"],
+        told=[0],
+    ),
 }
 
 
@@ -202,10 +209,11 @@ def test_counts_and_mechanism_with_all_of_epsilon_each_are_noticed(monkeypatch: 
     assert not broken(spec, plain(spec, "uniform"), all_cases(spec))
 
     def greedy(spec: Specification) -> EpsilonSplit:
+        """Everything twice."""
         whole = {name: Fraction(3) for name in split_epsilon(spec).counts}
         return EpsilonSplit(whole, {"a": Fraction(1)})
 
-    monkeypatch.setattr(planner, "split_epsilon", greedy)
+    monkeypatch.setattr(count_split, "split_epsilon", greedy)
     with pytest.raises(PlanError, match="more than the epsilon"):
         plain(spec, "uniform")
     monkeypatch.setattr(Plan, "check_counts", lambda _: None)
@@ -227,12 +235,30 @@ def test_a_decision_that_knows_private_events_is_noticed(monkeypatch: Patch) -> 
     assert broken(spec, plain(spec, "uniform"), all_cases(spec)) == ["a"]
 
 
+def test_an_estimate_that_reads_true_answers_is_noticed(monkeypatch: Patch) -> None:
+    spec = specification([("a", "2")], ["AND(a, s)"], types="as", counts=["AND(a, s)"], told=[0])
+    plan = plain(spec, "uniform")
+    assert plan.counts == {"n0": 0}
+    assert plan.answer_counts["n0"].query == "q0"
+    assert plan.share_of("a") == 1  # answers have all of epsilon
+    assert not broken(spec, plan, all_cases(spec))
+    draw = CountRelease.draw
+
+    def peek(self: CountRelease, windows: Any, *rest: Any) -> Any:
+        """Estimate from what is true, not from what is released."""
+        true = windows.bits[:, self._status.columns]
+        return draw(self, windows, *rest[:-1], rest[-1]._replace(bits=true))
+
+    monkeypatch.setattr(CountRelease, "draw", peek)
+    assert broken(spec, plan, all_cases(spec)) == ["a"]
+
+
 def test_several_counts_that_do_not_share_epsilon_are_noticed(monkeypatch: Patch) -> None:
     spec = specification([("a", "4")], ["s"], types="as", counts=["a", "AND(a, s)"])
     assert not broken(spec, plain(spec, "uniform"), all_cases(spec))
     monkeypatch.setattr(Plan, "check_counts", lambda _: None)
     monkeypatch.setattr(
-        planner,
+        count_split,
         "split_epsilon",
         lambda spec: EpsilonSplit({name: Fraction(4) for name in spec.count_patterns}, {}),
     )
@@ -249,6 +275,11 @@ def test_a_plan_whose_counts_spend_more_is_refused() -> None:
         Plan.from_dict(written | {"counts": {}}, spec)
     with pytest.raises(PlanError, match="damaged"):
         Plan.from_dict(written | {"shares": {"a": "0"}, "counts": {"n0": "3"}}, spec)
+    with pytest.raises(PlanError, match="how each count is made"):
+        Plan.from_dict(written | {"counts": {"n0": "0"}}, spec)
+    other = {"query": "q0", "slope": 1, "base": 0, "noise": 0.2, "drift": 0.1, "error": 1}
+    with pytest.raises(PlanError, match="how each count is made"):  # q0 asks something else
+        Plan.from_dict(written | {"counts": {"n0": "0"}, "answer_counts": {"n0": other}}, spec)
 
 
 def test_a_run_without_an_epsilon_for_a_count_is_refused() -> None:

@@ -58,11 +58,13 @@ def specification(
     streams: str | None = None,
     size: int = 2,
     counts: Sequence[str | Pattern] = (),
+    told: Sequence[int] = (),
 ) -> Specification:
     """A specification. A private pattern has its epsilon and, if need be, the sort of its subjects.
 
     `streams` has a letter for each type: the stream that its events are on. `counts` are counted
     with every subject as a group of its own, so that all that depends on a subject is at its place.
+    The numbers of those that are estimated from answers are `told`.
     """
     places = dict(zip(types, streams or "p" * len(types), strict=True))
     spec = Specification.model_validate(
@@ -91,7 +93,10 @@ def specification(
         }
     ).checked()
     counted = [
-        Query.model_validate({"name": f"n{n}", "consumer": "c", "count": pattern, "by": ALONE})
+        Query.model_validate(
+            {"name": f"n{n}", "consumer": "c", "count": pattern, "by": ALONE}
+            | ({"share": Decimal(0)} if n in told else {})
+        )
         for n, pattern in enumerate(counts)
     ]
     return spec.model_copy(update={"queries": (*spec.queries, *counted)})

@@ -34,7 +34,7 @@ GROUPS = {"<red>": 3, "blue": 2}
 COLUMNS = {
     *("window_start", "window_end", "consumer", "query", "group", "count"),
     *("low", "high", "confidence", "subjects", "left_out"),
-    *("estimate", "estimate_low", "estimate_high"),
+    *("estimate", "estimate_low", "estimate_high", "method"),
 }
 
 

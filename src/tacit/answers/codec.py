@@ -24,13 +24,13 @@ from tacit.answers.counts import CountAnswers, count_schema
 from tacit.answers.rows import AnswerBlock, RowBuilder, answer_schema, divide
 from tacit.errors import LedgerError
 from tacit.kernels import compiled
-from tacit.privacy.mechanisms.counts import CountDraws
+from tacit.privacy.mechanisms.counts import CountDraws, add_methods
 from tacit.spec.boolean_queries import find_query
 
 _FORMAT: Final = 3
 _READABLE: Final = (2, 3)
 """Format 2 has no counts."""
-_FORMER_COLUMNS: Final = 6
+_FIRST_COLUMNS: Final = 6
 """The columns of counts before there were estimates."""
 _HEAD: Final = struct.Struct("<4sQI")
 _MAGIC: Final = b"TAns"
@@ -174,7 +174,7 @@ def unpack_counts(body: bytes) -> tuple[pa.Table, dict[str, str]]:
     packed = head.get("counts")
     if packed is None:
         return count_schema(private=head["private"]).empty_table(), {}
-    width = packed.get("columns", _FORMER_COLUMNS)
+    width = packed.get("columns", _FIRST_COLUMNS)
     flow = iter(arrays[-width * len(packed["blocks"]) :])
     tables = [
         CountAnswers(
@@ -197,8 +197,11 @@ def unpack_counts(body: bytes) -> tuple[pa.Table, dict[str, str]]:
 
 def _make_draws(columns: list[NDArray[Any]]) -> CountDraws:
     """Return released counts; estimates that a former version did not make are unknown."""
-    missing = len(fields(CountDraws)) - len(columns)
-    return CountDraws(*columns, *[np.full(columns[0].shape, np.nan)] * missing)
+    if len(columns) == _FIRST_COLUMNS:
+        columns += [np.full(columns[0].shape, np.nan)] * 3
+    if len(columns) < len(fields(CountDraws)):
+        return add_methods(columns)
+    return CountDraws(*columns)
 
 
 def _read_body(body: bytes) -> tuple[dict[str, Any], list[NDArray[Any]]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.answers.rows import build_query_columns
-from tacit.privacy.mechanisms.counts import CountDraws
+from tacit.privacy.mechanisms.counts import METHODS, CountDraws
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -32,6 +32,7 @@ def count_schema(*, private: bool = True) -> pa.Schema:
         ("estimate", pa.float64()),
         ("estimate_low", pa.float64()),
         ("estimate_high", pa.float64()),
+        ("method", pa.dictionary(pa.int32(), pa.string())),
     ]
     return pa.schema(fields if private else [*fields, ("private", pa.bool_())])
 
@@ -67,13 +68,19 @@ class CountAnswers:
         consumer, query = build_query_columns(
             names, [consumers[name] for name in names], np.tile(numbers, windows)
         )
+        drawn = self.draws
+        absent = _flatten(~drawn.counted)
         columns = [
             pa.array(starts).cast(_TIME),
             pa.array(starts + self.size).cast(_TIME),
             consumer,
             query,
             pa.array(list(self.groups) * windows, pa.string()),
-            *(pa.array(_flatten(part), from_pandas=True) for part in self.draws.columns),
+            pa.array(_flatten(drawn.count), mask=absent),
+            *(pa.array(_flatten(part), from_pandas=True) for part in drawn.columns[1:-1]),
+            pa.DictionaryArray.from_arrays(
+                pa.array(_flatten(drawn.method).astype(np.int32)), pa.array(METHODS)
+            ),
         ]
         if not self.private:
             columns.append(pa.array(np.zeros(len(starts), np.bool_)))

@@ -132,7 +132,7 @@ def show_counts(both: pl.DataFrame) -> Table:
         table.add_row(
             f"{row['window_start']:%H:%M}",
             f"{row['truth']}",
-            "" if row["left_out"] else f"{row['count']}",
+            "" if row["count"] is None else f"{row['count']}",
             *(f"{row[name]:.0f}" for name in ("estimate", "estimate_low", "estimate_high")),
             "".join(bar),
         )

@@ -13,8 +13,11 @@ from tacit.cli import options
 @click.command()
 @options.spec
 @options.allow_path
+@options.file(
+    "--plan", "plan_file", metavar="PLAN", help="Explain counts as this plan splits epsilon."
+)
 @options.as_json()
-def explain(spec: Path, as_json: bool) -> None:
+def explain(spec: Path, plan_file: Path | None, as_json: bool) -> None:
     """Explain what is protected, how well, and what is not.
 
     Shows what each private pattern's epsilon means as odds, which queries it affects and why, and
@@ -27,5 +30,11 @@ def explain(spec: Path, as_json: bool) -> None:
     from tacit.insight.explain import explain as explain_spec
     from tacit.spec.yaml_reader import load
 
-    explanation = explain_spec(load(spec, options.allowed_paths()))
+    loaded = load(spec, options.allowed_paths())
+    plan = None
+    if plan_file is not None:
+        from tacit.planning.plan import Plan
+
+        plan = Plan.load(plan_file, loaded)
+    explanation = explain_spec(loaded, plan)
     click.echo(json.dumps(explanation.to_dict(), indent=2) if as_json else explanation)

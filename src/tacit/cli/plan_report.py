@@ -26,6 +26,7 @@ from tacit.planning.plan import (
 from tacit.planning.requirements import DECLARED, parse_required_quality
 from tacit.privacy.exponentials import format_epsilon
 from tacit.quantities import count, format_share
+from tacit.spec.epsilon_split import find_sources
 from tacit.spec.specification import Specification
 
 CONVENTIONS: Final = (
@@ -211,6 +212,10 @@ class PlanReport:
             return []
         rows = [("count", "epsilon", "mean error", "95 % within", "estimated", "drawn every")]
         for row in self.plan.count_rows():
+            if "from_answers" in row:
+                estimated = f"{row['expected_error']:.3g}"
+                rows.append((row["query"], "0", "from answers", "", estimated, ""))
+                continue
             noisy = row["epsilon"] > 0
             error = f"{row['mean_error']:.3g}" if noisy else "exact"
             within = f"{row['half_width']}" if noisy else ""
@@ -223,9 +228,29 @@ class PlanReport:
         lines = ["Counts, for each group and window; epsilon for one window:", *align(rows)]
         if any("expected_error" in row for row in self.plan.count_rows()):
             lines.append(
-                "estimated: the expected mean error with memory, over all windows of a day."
+                "estimated: the expected mean error with memory, or from answers, over all windows."
             )
-        return [*lines, ""]
+        return [*lines, *self._format_choices(self.plan), ""]
+
+    def _format_choices(self, plan: Plan) -> list[str]:
+        """Say which way was picked for each count that shares epsilon with answers, and why."""
+        lines = []
+        for row in plan.count_rows():
+            if "channel_error" not in row:
+                continue
+            channel, answers = row["channel_error"], row["answers_error"]
+            compared = "" if channel is None else f"a channel of its own {channel:.3g}"
+            if answers is not None:
+                source = plan.answer_counts.get(row["query"])
+                asked = find_sources(plan.spec)[row["query"]] if source is None else source.query
+                compared += f", the answers to {asked} {answers:.3g}"
+            picked = "answers" if "from_answers" in row else "a channel of its own"
+            lines.append(f"{row['query']}: mean error with {compared}; picked: {picked}.")
+        if lines:
+            lines.append(
+                "Picked: the way and the split of epsilon with the least mean loss of all."
+            )
+        return lines
 
     def _format_limit_curve(self) -> list[str]:
         if not self.limits:

@@ -15,7 +15,7 @@ from tacit.errors import PlanError
 from tacit.evaluation.palette import mechanism_style
 from tacit.insight.tabular import align
 from tacit.pictures import INK, frame_axes, load_figure, make_picture
-from tacit.planning.planner import make_plan
+from tacit.planning.planner import choose_split, make_plan
 from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.statistics import Statistics
 from tacit.progress import ProgressCallback, ignore_progress, scale_progress
@@ -164,10 +164,13 @@ def compute_curve(
     declared = max(private.values())
     places = sorted({*epsilons, declared})
     points: list[Point] = []
+    split, _ = choose_split(spec, statistics, decode=decode)
     for epsilon in places:
         for mechanism in MECHANISMS:
             share = epsilon / declared
-            plan = make_plan(spec, statistics, mechanism, decode, share, fall_back=False)
+            plan = make_plan(
+                spec, statistics, mechanism, decode, share, fall_back=False, split=split
+            )
             expected = plan.expected
             assert expected is not None, "there are windows of history"
             each = {row["query"]: row["quality"] for row in expected.rows()}

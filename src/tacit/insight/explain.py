@@ -21,6 +21,7 @@ from tacit.options import option
 from tacit.patterns.residuals import Residual, boolean_form, find_residual, is_presence
 from tacit.patterns.ternary import without_conditions
 from tacit.patterns.tree import Not, Pattern, Repeat, Seq, Within, elements, walk
+from tacit.planning.plan import Plan
 from tacit.privacy.components import find_exposure
 from tacit.privacy.count_channels import make_count_channel
 from tacit.privacy.elements import uniform_shares
@@ -28,7 +29,7 @@ from tacit.privacy.exponentials import Exact, exp_below, format_epsilon, log_abo
 from tacit.privacy.policies import Policies, Policy, declared_patterns
 from tacit.quantities import count
 from tacit.spec.boolean_queries import BooleanQuery
-from tacit.spec.epsilon_split import split_epsilon
+from tacit.spec.epsilon_split import find_open_counts, find_sources, split_epsilon
 from tacit.spec.mechanisms import AUTO, MECHANISMS, summarise
 from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import load
@@ -181,7 +182,13 @@ class CountMeaning:
     touched_by: tuple[str, ...]
     """The private patterns that share an element with it."""
     epsilon: Fraction
-    """For one window; 0 if it is exact."""
+    """For one window; 0 if it is exact, or told from answers."""
+    source: str | None = None
+    """The query with the same pattern, whose answers tell it too."""
+    from_answers: bool = False
+    """Whether it is told from these answers."""
+    decided: bool = True
+    """Whether that and its epsilon are certain; otherwise a plan decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +261,9 @@ class Explanation:
           and `public` (event types), `attributes` (columns), `relation` (implies, implied by,
           same, excludes, overlaps; null where it was not derived), `query` and `condition`
           (null for the event type's own condition)
-        - `counts`: for each count `name`, `consumer`, `asks`, `touched_by` and its `epsilon` in one
-          window
+        - `counts`: for each count `name`, `consumer`, `asks`, `touched_by`, its `epsilon` in one
+          window, `source` (the query with the same pattern, or null), `from_answers` (whether
+          it is told from its answers) and `decided` (whether a plan may still change that)
         - `promised`, `not_promised` (what: why), `guarantee` (the page with the proofs)
         """
         explained: dict[str, Any] = _plain(asdict(self))
@@ -325,8 +333,10 @@ def count_windows_until_sure(epsilon: Exact) -> int:
     return ceil(least / parse_epsilon(epsilon))
 
 
-def explain(spec: Specification | str | PathLike[str]) -> Explanation:
+def explain(spec: Specification | str | PathLike[str], plan: Plan | None = None) -> Explanation:
     """Explain what a specification, or the file at this path, protects.
+
+    With a `plan`, counts are explained as it splits epsilon.
 
     >>> from tacit.spec.yaml_reader import loads
     >>> spec = loads('''
@@ -357,12 +367,14 @@ def explain(spec: Specification | str | PathLike[str]) -> Explanation:
         ),
         panes=spec.windows.panes,
         shared_attributes=tuple(find_shared_attributes(spec)),
-        counts=tuple(_list_counts(spec)),
+        counts=tuple(_list_counts(spec, plan)),
     )
 
 
-def _list_counts(spec: Specification) -> Iterator[CountMeaning]:
-    epsilons = split_epsilon(spec).counts
+def _list_counts(spec: Specification, plan: Plan | None) -> Iterator[CountMeaning]:
+    split, sources, rivals = split_epsilon(spec), find_sources(spec), find_open_counts(spec)
+    epsilons = split.counts if plan is None else plan.counts
+    told = split.from_answers if plan is None else plan.answer_counts.keys()
     for query in spec.count_queries:
         own = {*elements(spec.count_patterns[query.name])}
         touched = [p.name for p in declared_patterns(spec) if p.elements & own]
@@ -372,6 +384,9 @@ def _list_counts(spec: Specification) -> Iterator[CountMeaning]:
             query.asks,
             tuple(dict.fromkeys(touched)),
             epsilons[query.name],
+            sources.get(query.name),
+            query.name in told,
+            plan is not None or query.name not in rivals,
         )
 
 
@@ -624,10 +639,17 @@ def _count_rows(one: CountMeaning) -> Rows:
     rows = [("asks", _shown(one.asks))]
     if not one.touched_by:
         return [*rows, ("noisy", "Never: private events cannot change the count, so it is exact.")]
+    rows.append(("touched by", f"{_listed(one.touched_by, 'and')}."))
+    if one.from_answers:
+        answers = f"From the answers to {one.source}, which have noise already."
+        return [*rows, ("estimated", answers), ("epsilon", "None: answers were paid for.")]
+    if not one.decided:
+        also = "" if one.source is None else f", or tells it from the answers to {one.source}"
+        text = f"A plan with history splits epsilon between it and answers{also}. Otherwise:"
+        rows.append(("planned", text))
     channel = make_count_channel(one.epsilon)
     return [
         *rows,
-        ("touched by", f"{_listed(one.touched_by, 'and')}."),
         (
             "noisy",
             f"In windows where private events matter to some subject: mean error"

@@ -127,7 +127,7 @@ def report(
         page = ReportPage("Privacy report", f"Made on {made}. {readers}")
     plan = Plan.load(plans[0]) if plans else None
     if plan is not None:
-        _add_protection(page, explain(plan.spec), _read_limits(plan))
+        _add_protection(page, explain(plan.spec, plan), _read_limits(plan))
         if subject is None:
             _add_quality(page, plan)
             _add_audit(page, audit(plan))

@@ -18,8 +18,14 @@ from numpy.typing import NDArray
 from tacit.errors import PrivacyError
 from tacit.pipeline.evaluators import Evaluator
 from tacit.privacy.certainty import Certainty, CertaintyByPolicy
+from tacit.privacy.count_answers import AnswerCount, AnswerEstimator
 from tacit.privacy.count_memory import CountMemory
-from tacit.privacy.mechanisms.counts import CountDraws, CountLayout, CountRelease
+from tacit.privacy.mechanisms.counts import (
+    CountDraws,
+    CountLayout,
+    CountRelease,
+    ReleasedBits,
+)
 from tacit.privacy.mechanisms.mechanism import (
     Columns,
     Mechanism,
@@ -56,6 +62,7 @@ class Release(Evaluator):
         counts: Mapping[str, Fraction] = MappingProxyType({}),
         groups: SubjectGroups | None = None,
         count_memories: Mapping[str, CountMemory] = MappingProxyType({}),
+        answer_counts: Mapping[str, AnswerCount] = MappingProxyType({}),
     ) -> None:
         queries = tuple(spec.query_patterns.values())
         index = PatternIndex()
@@ -76,7 +83,16 @@ class Release(Evaluator):
         self._counts: CountRelease | None = None
         if spec.count_queries:
             self.layout = CountLayout(spec, groups or SubjectGroups.read(spec))
-            self._counts = CountRelease(spec, counts, self.layout, index, noise, count_memories)
+            numbers = {name: number for number, name in enumerate(spec.query_patterns)}
+            estimators = {
+                name: AnswerEstimator(one, numbers[one.query], mechanisms, spec.windows.panes)
+                for name, one in answer_counts.items()
+            }
+            self._counts = CountRelease(
+                spec, counts, self.layout, index, noise, count_memories, estimators
+            )
+        self._released: ReleasedBits | None = None
+        """The answers of the windows that were answered last, if there are counts."""
         self._last: WindowBits | None = None
         """The windows that were priced or answered last: they are answered or counted next."""
         read = [own.queries for own in self.protectors if own.queries is not None]
@@ -150,7 +166,9 @@ class Release(Evaluator):
         """Draw the counts of windows, each from a channel of its own."""
         if self._counts is None:
             return None
-        return self._counts.draw(self._match(closed, rows), policies, since, subjects, memory)
+        return self._counts.draw(
+            self._match(closed, rows), policies, since, subjects, memory, self._released
+        )
 
     def answer(
         self,
@@ -160,6 +178,18 @@ class Release(Evaluator):
         memory: RunMemory | None = None,
     ) -> tuple[Columns, Certainty]:
         """Compute the protected answers, with each subject's own policy."""
+        bits, certainty = self._answer(closed, rows, policies, memory)
+        if self._counts is not None:
+            self._released = ReleasedBits(bits, certainty, policies)
+        return bits, certainty
+
+    def _answer(
+        self,
+        closed: ClosedPanes,
+        rows: Mapping[str, pl.DataFrame],
+        policies: NDArray[np.int32],
+        memory: RunMemory | None,
+    ) -> tuple[Columns, Certainty]:
         windows = replace(self._match(closed, rows), memory=memory or RunMemory({}))
         if self._counts is not None:
             self._last = windows

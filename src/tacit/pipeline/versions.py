@@ -49,7 +49,13 @@ class SpecVersion:
         """Compile the specification with the plan's mechanisms."""
         plan = self.plan
         release = Release(
-            self.spec, plan.mechanisms, noise, plan.counts, self.groups, plan.count_memories
+            self.spec,
+            plan.mechanisms,
+            noise,
+            plan.counts,
+            self.groups,
+            plan.count_memories,
+            plan.answer_counts,
         )
         return CompiledSpec(self.spec, release, self.plan.columns)
 

@@ -17,10 +17,11 @@ from tacit.errors import PlanError
 from tacit.options import option
 from tacit.patterns.tree import elements
 from tacit.planning.plan import Expected, Plan
-from tacit.planning.planner import make_plan
+from tacit.planning.planner import choose_split, make_plan
 from tacit.privacy.policies import PrivatePattern, declared_patterns
 from tacit.privacy.statistics import Statistics
 from tacit.progress import ProgressCallback, ignore_progress, split_progress
+from tacit.spec.epsilon_split import EpsilonSplit
 from tacit.spec.mechanisms import AUTO, MECHANISMS
 from tacit.spec.specification import Specification
 
@@ -102,13 +103,16 @@ def find_least_epsilon(
     chosen = mechanism or spec.mechanism
     names = list(MECHANISMS) if chosen == AUTO else [chosen]
     parts = split_progress(progress, len(names))
+    split, _ = choose_split(spec, statistics, chosen, decode)
     searches = [
-        _Search(spec, statistics, required, name, decode, least, part)
+        _Search(spec, statistics, required, name, decode, split, least, part)
         for name, part in zip(names, parts, strict=True)
     ]
     found = [search.run() for search in searches]
     if chosen == "optimal":
-        other = _Search(spec, statistics, required, "adaptive", decode, least, ignore_progress)
+        other = _Search(
+            spec, statistics, required, "adaptive", decode, split, least, ignore_progress
+        )
         found += [other.run()] if other.needs_less(found[0]) else []
     possible = [one for one in found if one.epsilons is not None]
     if not possible:
@@ -142,10 +146,12 @@ class _Search:
         required: Sequence[float | None],
         mechanism: str,
         decode: str | None,
+        split: EpsilonSplit,
         least: Least,
         progress: ProgressCallback,
     ) -> None:
         self._spec, self._statistics, self._required = spec, statistics, required
+        self._split = split
         self._mechanism, self._decode, self._least, self._progress = (
             mechanism,
             decode,
@@ -193,6 +199,7 @@ class _Search:
                 shares={name: own / self._declared[name] for name, own in epsilons.items()},
                 required=self._required,
                 fall_back=False,
+                split=self._split,
             )
             assert plan.expected is not None
             self._tried[key] = plan, _lack(plan.expected, self._required)[0] <= 0

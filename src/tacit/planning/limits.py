@@ -17,10 +17,11 @@ from tacit.durations import format_duration
 from tacit.errors import PlanError
 from tacit.pictures import make_picture
 from tacit.planning.plan import Expected, Plan
-from tacit.planning.planner import make_plan
+from tacit.planning.planner import choose_split, make_plan
 from tacit.privacy.statistics import Statistics
 from tacit.progress import ProgressCallback, ignore_progress
 from tacit.spec.epsilon import Limit
+from tacit.spec.epsilon_split import EpsilonSplit
 from tacit.spec.specification import Private, Specification
 
 if TYPE_CHECKING:
@@ -74,10 +75,14 @@ def predict_limits(
     factor: Fraction = Fraction(1),
     *,
     required: Sequence[float | None] | None = None,
+    split: EpsilonSplit | None = None,
 ) -> LimitPoint:
-    """Plan for limits that are multiplied by a factor; raise PlanError if there is no memory."""
+    """Plan for limits that are multiplied by a factor; raise PlanError if there is no memory.
+
+    `split` is how counts and answers share epsilon, if that is chosen already.
+    """
     scaled = _scale(spec, factor)
-    plan = make_plan(scaled, statistics, "optimal", required=required, fall_back=False)
+    plan = make_plan(scaled, statistics, "optimal", required=required, fall_back=False, split=split)
     if plan.limited is None:
         raise PlanError(
             "what a limit gives can be predicted with memory only: it needs `memory: true`,"
@@ -95,10 +100,11 @@ def predict_curve(
 ) -> LimitCurve:
     """Predict the quality with several limits."""
     points = LimitCurve()
+    split, _ = choose_split(spec, statistics, "optimal")
     possible = [factor for factor in factors if factor >= _find_smallest(spec)]
     for number, factor in enumerate(possible):
         progress(number / len(possible), f"simulating limits, {number + 1} of {len(possible)}")
-        points.append(predict_limits(spec, statistics, factor))
+        points.append(predict_limits(spec, statistics, factor, split=split))
     return points
 
 
@@ -110,10 +116,11 @@ def find_least_limit(
 ) -> LeastLimit:
     """Find the least limits with which every query reaches its quality."""
     tried: dict[Fraction, LimitPoint] = {}
+    split, _ = choose_split(spec, statistics, "optimal")
 
     def is_enough(factor: Fraction) -> bool:
         progress(min(0.95, len(tried) / 14), f"simulating limits, {len(tried) + 1}")
-        tried[factor] = predict_limits(spec, statistics, factor, required=required)
+        tried[factor] = predict_limits(spec, statistics, factor, required=required, split=split)
         return _find_lack(tried[factor].expected, required)[0] <= 0
 
     low, high = Fraction(0), Fraction(1)

@@ -26,6 +26,7 @@ from tacit.errors import AuditError, PlanError, PrivacyError, SinkError
 from tacit.events.streams import COLUMN_TYPES
 from tacit.patterns.tree import Pattern, elements
 from tacit.pictures import make_picture
+from tacit.privacy.count_answers import AnswerCount
 from tacit.privacy.count_channels import make_count_channel
 from tacit.privacy.count_memory import SCALES, CountMemory
 from tacit.privacy.exponentials import format_epsilon
@@ -43,7 +44,7 @@ from tacit.privacy.quality import Confusion, micro_alpha
 from tacit.spec.boolean_queries import group_queries
 from tacit.spec.canon import canonical
 from tacit.spec.columntypes import RecordedTypes
-from tacit.spec.epsilon_split import split_epsilon
+from tacit.spec.epsilon_split import find_sources, split_epsilon
 from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.specification import Private, Specification
 
@@ -76,6 +77,15 @@ class HistoryWarning(NamedTuple):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class CountErrors(NamedTuple):
+    """The expected mean absolute error of a count, each way at the best split that was found."""
+
+    channel: float | None
+    """With a channel of its own."""
+    answers: float | None
+    """Estimated from answers; None if no query has the same pattern."""
 
 
 class ValueQuality(NamedTuple):
@@ -209,6 +219,10 @@ class Plan:
     """The epsilon of each count in one window, by name; 0 if it depends on nothing private."""
     count_memories: Mapping[str, CountMemory] = field(default_factory=dict)
     """What runs know of counts beforehand, by name; only with history, and with memory."""
+    answer_counts: Mapping[str, AnswerCount] = field(default_factory=dict)
+    """The counts that are estimated from answers, by name: how."""
+    count_errors: Mapping[str, CountErrors] = field(default_factory=dict)
+    """What was compared when epsilon was split, by name; empty if nothing was."""
 
     @property
     def has_memory(self) -> bool:
@@ -269,8 +283,14 @@ class Plan:
             self.counts.keys() != self.spec.count_patterns.keys()
             or min(self.counts.values(), default=0) < 0
             or not self.count_memories.keys() <= self.counts.keys()
+            or not self.count_errors.keys() <= self.counts.keys()
         ):
             raise PlanError(f"the plan has an epsilon for other counts; {_AGAIN}")
+        sources = find_sources(self.spec)
+        if {name for name in sources if not self.counts[name]} != self.answer_counts.keys() or any(
+            sources[name] != one.query for name, one in self.answer_counts.items()
+        ):
+            raise PlanError(f"the plan does not say how each count is made; {_AGAIN}")
         for pattern in declared_patterns(self.spec):
             if self._spend(pattern) > pattern.epsilon:
                 raise PlanError(
@@ -313,9 +333,21 @@ class Plan:
                     "half_width": 0 if channel is None else channel.half_width,
                     "coverage": 1.0 if channel is None else channel.coverage,
                     **self._describe_memory(name),
+                    **self._describe_source(name),
                 }
             )
         return rows
+
+    def _describe_source(self, name: str) -> dict[str, Any]:
+        """Return which answers a count is told from, and what was compared."""
+        found: dict[str, Any] = {}
+        own, errors = self.answer_counts.get(name), self.count_errors.get(name)
+        if own is not None:  # there is no draw
+            found = dict.fromkeys(("mean_error", "half_width", "coverage"))
+            found |= {"from_answers": own.query, "expected_error": own.error}
+        if errors is not None:
+            found |= {"channel_error": errors.channel, "answers_error": errors.answers}
+        return found
 
     def _describe_memory(self, name: str) -> dict[str, Any]:
         """Return what to expect of the estimates of a count; nothing without memory."""
@@ -348,6 +380,10 @@ class Plan:
             more["count_memories"] = {
                 name: memory.to_dict() for name, memory in self.count_memories.items()
             }
+        if self.answer_counts:
+            more["answer_counts"] = {name: o.to_dict() for name, o in self.answer_counts.items()}
+        if self.count_errors:
+            more["count_errors"] = {name: o._asdict() for name, o in self.count_errors.items()}
         if self.history_warnings:
             more["history_warnings"] = [warning._asdict() for warning in self.history_warnings]
         return more | {
@@ -529,9 +565,21 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
             str(name): CountMemory.from_dict(one)
             for name, one in plain.get("count_memories", {}).items()
         },
+        {
+            str(name): AnswerCount.from_dict(one)
+            for name, one in plain.get("answer_counts", {}).items()
+        },
+        {
+            str(name): CountErrors(*(_read_error(one[way]) for way in CountErrors._fields))
+            for name, one in plain.get("count_errors", {}).items()
+        },
     )
     plan.check_counts()
     return plan
+
+
+def _read_error(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def write_mechanism(mechanism: Mechanism) -> dict[str, Any]:

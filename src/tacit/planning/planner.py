@@ -16,9 +16,11 @@ from tacit.errors import PlanError
 from tacit.options import command, option
 from tacit.patterns.tree import elements
 from tacit.planning.count_models import CountLimit, learn_count_memory
-from tacit.planning.plan import Expected, HistoryWarning, Plan, QueryWarning
+from tacit.planning.count_split import weigh_split
+from tacit.planning.plan import CountErrors, Expected, HistoryWarning, Plan, QueryWarning
 from tacit.planning.survey import assume_statistics
 from tacit.privacy.affected_queries import find_affected
+from tacit.privacy.count_answers import AnswerCount, AnswerRates, find_tables, fit_answers
 from tacit.privacy.count_channels import make_count_channel
 from tacit.privacy.count_memory import CountMemory
 from tacit.privacy.mechanisms import load
@@ -31,12 +33,14 @@ from tacit.privacy.statistics import Statistics
 from tacit.privacy.thresholds import add_confusions
 from tacit.progress import ProgressCallback, ignore_progress, scale_progress, split_progress
 from tacit.quantities import count
-from tacit.spec.epsilon_split import split_epsilon
+from tacit.spec.epsilon_split import EpsilonSplit, find_sources
 from tacit.spec.mechanisms import AUTO, MECHANISMS
 from tacit.spec.specification import Private, Specification
 
 Floats = NDArray[np.float64]
 
+_WEIGHING: Final = 0.8
+"""The part of planning in which epsilon is split, where counts and answers share it."""
 _TIE: Final = 4
 """The decimals of a quality that count when mechanisms are compared."""
 _WORK: Final = {"uniform": 1, "adaptive": 4, "optimal": 15}
@@ -58,6 +62,7 @@ def make_plan(
     objective: str | None = None,
     required: Sequence[float | None] | None = None,
     fall_back: bool = True,
+    split: EpsilonSplit | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> Plan:
     """Make the best plan for the epsilons of a specification, or for a share of them.
@@ -66,12 +71,17 @@ def make_plan(
     name. The plan maximises the `objective` (`micro` or `macro`), or gets queries as close as
     possible to their `required` qualities. Quality is judged on held-out windows. `auto` takes the
     best mechanism; a tie goes to the one with less noise. With `fall_back`, `optimal` becomes
-    `adaptive` where that is better.
+    `adaptive` where that is better. `split` is how counts and answers share epsilon; by default
+    history decides (`choose_split`).
     """
     chosen = mechanism or spec.mechanism
     decode = decode or spec.decode
     objective = objective or spec.objective
-    split = split_epsilon(spec)
+    errors: Mapping[str, CountErrors] = {}
+    if split is None:
+        weighing = scale_progress(progress, 0, _WEIGHING)
+        split, errors = choose_split(spec, statistics, chosen, decode, objective, weighing)
+        progress = scale_progress(progress, _WEIGHING if errors else 0, 1)
     given = dict(shares or {})
     given |= {name: given.get(name, share) * left for name, left in split.left.items()}
     goal = PlanGoal(
@@ -96,12 +106,68 @@ def make_plan(
     memories = {}
     if spec.memory and statistics:
         memories = _learn_counts(spec, statistics[0], split.counts)
-    planned = replace(best, objective=objective, counts=split.counts, count_memories=memories)
+    planned = replace(
+        best,
+        objective=objective,
+        counts=split.counts,
+        count_memories=memories,
+        answer_counts=_fit_answers(best, statistics, split),
+        count_errors=errors,
+    )
     if max((share, *given.values())) <= 1:  # not a search for what would be needed
         planned.check_counts()
     for epsilon in filter(None, split.counts.values()):
         make_count_channel(epsilon)  # it is audited here, and again in every run
     return planned
+
+
+def choose_split(
+    spec: Specification,
+    statistics: Sequence[Statistics],
+    mechanism: str | None = None,
+    decode: str | None = None,
+    objective: str | None = None,
+    progress: ProgressCallback = ignore_progress,
+) -> tuple[EpsilonSplit, Mapping[str, CountErrors]]:
+    """Split epsilon between answers and counts by what history says of both.
+
+    Also return what was compared, by count.
+    """
+    chosen = mechanism or spec.mechanism
+    single = "optimal" if chosen == AUTO else chosen
+
+    def attempt(split: EpsilonSplit) -> Plan:
+        progress(0.0, "splitting epsilon between answers and counts")
+        return make_plan(
+            spec, statistics, single, decode, objective=objective, fall_back=False, split=split
+        )
+
+    return weigh_split(spec, statistics, attempt)
+
+
+def _fit_answers(
+    plan: Plan, statistics: Sequence[Statistics], split: EpsilonSplit
+) -> dict[str, AnswerCount]:
+    """Return how the counts that spend nothing follow from answers."""
+    sources, found = find_sources(plan.spec), {}
+    expected = plan.limited or plan.expected
+    for name in sorted(split.from_answers, key=[*plan.counts, *sources].index):
+        query = sources[name]
+        assert query is not None, "a split has sources only"
+        number = [*plan.spec.query_patterns].index(query)
+        history = statistics[0].counts.get(name) if statistics else None
+        if history is None or expected is None:
+            found[name] = AnswerCount(query, 1.0, 0.0, 0.25, 0.5, 0.0)
+            continue
+        confusion = expected.confusion
+        true, false = int(history.detected.sum()), int((history.opened - history.detected).sum())
+        hits = max(0.0, float(confusion.tp[number]) - int(history.exact.sum()))
+        rates = AnswerRates(
+            min(1.0, hits / max(1, true)), min(1.0, float(confusion.fp[number]) / max(1, false))
+        )
+        tables = find_tables(plan.mechanisms, number, plan.spec.windows.panes)
+        found[name] = fit_answers(query, history, rates, tables)
+    return found
 
 
 def _learn_counts(
@@ -162,9 +228,20 @@ def compare_mechanisms(
     progress: ProgressCallback = ignore_progress,
 ) -> list[Plan]:
     """Make the plan of every mechanism; the first is the one that `auto` takes."""
+    split, errors = choose_split(spec, statistics, "optimal", decode, objective)
     plans = [
-        make_plan(
-            spec, statistics, name, decode, objective=objective, fall_back=False, progress=part
+        replace(
+            make_plan(
+                spec,
+                statistics,
+                name,
+                decode,
+                objective=objective,
+                fall_back=False,
+                split=split,
+                progress=part,
+            ),
+            count_errors=errors,
         )
         for name, part in zip(MECHANISMS, _divide(progress, MECHANISMS), strict=True)
     ]

@@ -42,6 +42,7 @@ _PLAIN_COUNTS: Final[dict[str, pl.DataType]] = {
     "confidence": pl.Float32(),
     **dict.fromkeys(("subjects", "left_out"), pl.Int64()),
     **dict.fromkeys(("estimate", "estimate_low", "estimate_high"), pl.Float64()),
+    "method": pl.String(),
 }
 """The columns of counts in JSON."""
 

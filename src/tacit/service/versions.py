@@ -166,6 +166,8 @@ def describe_expected(plan: Plan) -> dict[str, str]:
             found[value.query] = f"≥ {value.accuracy[0]:.0%} right"
     for row in plan.count_rows():
         found[row["query"]] = f"± {row['half_width']}" if row["epsilon"] else "exact"
+        if "from_answers" in row:
+            found[row["query"]] = f"off by {row['expected_error']:.2f}"
     return found
 
 

@@ -66,17 +66,15 @@ def name_horizon(length: int) -> str:
 
 
 def _check_portion(portion: Decimal) -> Decimal:
-    if not portion.is_finite() or not 0 < portion <= 1:
-        raise ValueError(
-            f"expected a share of epsilon: a number above 0 and at most 1; got {portion}"
-        )
+    if not portion.is_finite() or not 0 <= portion <= 1:
+        raise ValueError(f"expected a share of epsilon: a number from 0 to 1; got {portion}")
     return portion
 
 
 EpsilonShare = Annotated[
     Exact,
     AfterValidator(_check_portion),
-    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+    WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1}),
 ]
 """A share of an epsilon: an exact decimal number."""
 

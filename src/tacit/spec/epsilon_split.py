@@ -43,23 +43,69 @@ class EpsilonSplit:
     It is 0 if no query about single subjects depends on the pattern, or on one that shares an
     element with it.
     """
+    from_answers: frozenset[str] = frozenset()
+    """The counts that are estimated from released answers: they spend nothing."""
 
 
-def split_epsilon(spec: Specification) -> EpsilonSplit:
+def split_epsilon(
+    spec: Specification,
+    subject_share: Fraction = SUBJECT_SHARE,
+    from_answers: Collection[str] = (),
+) -> EpsilonSplit:
     """Split the epsilons of a specification.
 
-    A count with `share` gets that share of the least epsilon that it depends on. The others share
-    what is left, all of it where nothing else is asked, and half of it otherwise.
+    A count with `share` gets that share of the least epsilon that it depends on; with share 0, and
+    if it is among `from_answers`, it gets nothing. The others share what is left: all of it where
+    nothing else is asked, and otherwise all but the `subject_share`.
     """
-    claims = _Claims(spec)
-    return EpsilonSplit({name: claims.counts[name] for name in spec.count_patterns}, claims.left)
+    told = {query.name for query in spec.count_queries if query.share == 0}
+    sources = find_sources(spec)
+    free = {name for name in (*told, *from_answers) if sources.get(name) is not None}
+    claims = _Claims(spec, subject_share, free)
+    counts = {name: claims.counts[name] for name in spec.count_patterns}
+    return EpsilonSplit(counts, claims.left, frozenset(free))
+
+
+def find_sources(spec: Specification) -> dict[str, str | None]:
+    """Return by count that depends on private events the query whose answers tell it, if any.
+
+    It is the first query about single subjects with the same pattern.
+    """
+    private = {name for pattern in spec.private_patterns for name in elements(pattern)}
+    asked: dict[Pattern, str] = {}
+    for name, pattern in spec.query_patterns.items():
+        asked.setdefault(pattern, name)
+    return {
+        name: asked.get(pattern)
+        for name, pattern in spec.count_patterns.items()
+        if not private.isdisjoint(elements(pattern))
+    }
+
+
+def find_open_counts(spec: Specification) -> list[str]:
+    """Return the counts without `share` that compete with answers about single subjects."""
+    claims = _Claims(spec, SUBJECT_SHARE, ())
+    return [
+        query.name
+        for query in spec.count_queries
+        if query.share is None
+        and any(claims.asked[n] for n in claims.find_touched(spec.count_patterns[query.name]))
+    ]
 
 
 def find_overspending(spec: Specification) -> Iterator[SpecFinding]:
-    """Yield the counts whose shares leave nothing for another query."""
+    """Yield the counts whose shares leave nothing for another query, or give them nothing."""
     if not any(query.share is not None for query in spec.count_queries):
         return
-    claims = _Claims(spec)
+    sources = find_sources(spec)
+    for place, query in enumerate(spec.queries):
+        if query.share == 0 and sources.get(query.name, "") is None:
+            message = (
+                "with share 0 a count is estimated from answers, and no query about single subjects"
+                " has the same pattern; add one, or give the count a share above 0"
+            )
+            yield SpecFinding(("queries", place, "share"), message)
+    claims = _Claims(spec, SUBJECT_SHARE, ())
     reported: set[int] = set()
     for place, query in enumerate(spec.queries):
         if query.share is None:
@@ -82,7 +128,9 @@ def find_overspending(spec: Specification) -> Iterator[SpecFinding]:
 class _Claims:
     """What each count claims of each private pattern; patterns are numbered as declared."""
 
-    def __init__(self, spec: Specification) -> None:
+    def __init__(
+        self, spec: Specification, subject_share: Fraction, from_answers: Collection[str]
+    ) -> None:
         panes = spec.windows.panes
         self._private = [frozenset(elements(pattern)) for pattern in spec.private_patterns]
         self._epsilons = [
@@ -94,10 +142,16 @@ class _Claims:
         self.claimed = [Fraction(0)] * len(self._private)
         """By private pattern, the share of its epsilon that is claimed so far."""
         touched = {name: self.find_touched(found) for name, found in spec.count_patterns.items()}
-        asked = _connected(
+        asked = self.asked = _connected(
             self._private, [frozenset(elements(p)) for p in spec.query_patterns.values()]
         )
-        open_counts = [query.name for query in spec.count_queries if query.share is None]
+        """By private pattern, whether a query about single subjects needs some of its epsilon."""
+        self.counts |= dict.fromkeys(from_answers, Fraction(0))
+        open_counts = [
+            query.name
+            for query in spec.count_queries
+            if query.share is None and query.name not in from_answers
+        ]
         self.needs_more = [
             asked[number] or any(number in touched[name] for name in open_counts)
             for number in range(len(self._private))
@@ -109,7 +163,7 @@ class _Claims:
         self.declared = list(self.claimed)
         """By private pattern, the share of its epsilon that counts claim with `share`."""
         free = [
-            max(Fraction(0), 1 - claimed) * (1 - SUBJECT_SHARE if others else 1)
+            max(Fraction(0), 1 - claimed) * (1 - subject_share if others else 1)
             for claimed, others in zip(self.claimed, asked, strict=True)
         ]
         for name in open_counts:

@@ -182,7 +182,8 @@ class Query(Config):
     by: Annotated[str, Field(min_length=1)] | None = None
     """For counts: a column of the registry file; there is one count for each of its values."""
     share: EpsilonShare | None = None
-    """For counts: the share of epsilon that it may spend; by default the planner splits epsilon."""
+    """For counts: the share of epsilon that it may spend; 0 if it is to be counted from the answers
+    to a query with the same pattern. By default the planner splits epsilon, and picks."""
     alpha: Share = 0.5
     """The weight of precision in its quality; recall has the rest."""
     quality: Quality | None = None

@@ -11,6 +11,7 @@ from tacit.evaluation.baselines.count_series import (
     CountSetting,
     Floats,
     KalmanFilter,
+    PidController,
     Tuned,
 )
 from tacit.evaluation.baselines.fast import Fast
@@ -102,7 +103,60 @@ def test_rescue_dp_gives_more_after_a_longer_interval() -> None:
     assert len(sampled) < DAY
     interval = int(sampled[1] - sampled[0])
     part = min(0.2 * np.log(interval + 1), 0.6)
-    assert release.spent[sampled[1]] >= 0.9 * part * (1 - release.spent[0])
+    expected = min(0.2, part * (1 - release.spent[0]))  # at most a fifth of epsilon
+    assert release.spent[sampled[1]] == pytest.approx(expected)
+
+
+def test_a_controller_weighs_the_last_error_their_mean_and_their_slope() -> None:
+    controller = PidController(0.8, 0.1, 0.1, memory=2)
+    assert controller.add(0, 4.0) == pytest.approx(0.8 * 4 + 0.1 * 4)
+    assert controller.add(5, 2.0) == pytest.approx(0.8 * 2 + 0.1 * 3 + 0.1 * -2 / 5)
+    assert controller.add(7, 8.0) == pytest.approx(0.8 * 8 + 0.1 * 5 + 0.1 * 6 / 2)
+
+
+class Fixed(np.random.Generator):
+    """Noise of which nothing is left, so that an algorithm can be followed by hand."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.SFC64(0))
+
+    def laplace(self, *_: object) -> float:  # type: ignore[override]
+        """Nothing."""
+        return 0.0
+
+
+def test_intervals_follow_the_published_formulas_step_by_step() -> None:
+    """Counts jump by 10 in the middle; without noise all numbers can be computed by hand."""
+    past = np.tile([100.0, 102.0], (2, DAY // 2))
+    setting, counts = CountSetting(past, 400), np.repeat([101.0, 111.0], DAY // 2)
+    for method in (Fast(share=1.0, theta=2.0), RescueDp(theta=2.0)):
+        release = method.release(counts, setting, 24.0, Fixed())
+        value, variance, errors, interval, due = 101.0, past.var(), [], 1.0, 0
+        for step, count in enumerate(counts.tolist()):
+            variance += setting.change
+            own = release.spent[step]
+            assert (own > 0) == (step >= due)
+            if not own:
+                continue
+            gain = variance / (variance + 2 / own**2)
+            before, value = value, value + gain * (count - value)
+            variance *= 1 - gain
+            assert release.counts[step] == pytest.approx(value)
+            if isinstance(method, Fast):
+                assert own == pytest.approx(24 / DAY)
+                errors.append(abs(value - before) / max(value, 1))
+                pid = 0.9 * errors[-1] + 0.1 * np.mean(errors[-5:])
+                interval += 2 * (1 - np.exp((pid - 0.1) / 0.1))
+            else:
+                left = 24 - release.spent[:step].sum()
+                part = min(0.2 * np.log(interval + 1), 0.6)
+                assert own == pytest.approx(min(part * left, 4.8))
+                errors.append(abs(value - before))
+                pid = 0.9 * errors[-1] + 0.1 * np.mean(errors[-3:])
+                interval += 2 * (1 - (pid * min(left - own, 0.2 * 24)) ** 2)
+            interval = float(np.clip(interval, 1, DAY))
+            due = step + int(interval)
+        assert len(errors) > 3
 
 
 def test_the_noise_of_our_channel_has_the_variance_of_a_two_sided_geometric() -> None:

@@ -8,7 +8,7 @@ and the sum over any T steps in a row, a day of windows, is at most epsilon.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -89,18 +89,53 @@ class KalmanFilter:
         return self.value
 
 
+@dataclass(slots=True)
+class PidController:
+    """Weighs the errors at sampled windows: the last one, the mean of some, and their slope."""
+
+    proportional: float
+    integral: float
+    derivative: float
+    memory: int
+    """How many errors the integral part averages."""
+    _errors: list[float] = field(default_factory=list)
+    _step: int = 0
+
+    def add(self, step: int, error: float) -> float:
+        """Add the error of a sample, and return the controller's error."""
+        slope = 0.0
+        if self._errors:
+            slope = (error - self._errors[-1]) / (step - self._step)
+        self._errors.append(error)
+        self._step = step
+        recent = float(np.mean(self._errors[-self.memory :]))
+        return self.proportional * error + self.integral * recent + self.derivative * slope
+
+
+class Sample(NamedTuple):
+    """A window that was sampled."""
+
+    step: int
+    value: float
+    """The count, corrected by the sample."""
+    predicted: float
+    """The count as it was predicted: what was released last."""
+    spent: Floats
+    """What the steps so far have spent, with this one."""
+
+
 def release_samples(
     counts: Floats,
     setting: CountSetting,
     random: np.random.Generator,
     choose_epsilon: Callable[[int, Floats, float], float],
-    compute_growth: Callable[[float, float, float], float],
+    compute_growth: Callable[[Sample], float],
 ) -> ReleasedSeries:
     """Publish the windows that are due with Laplace noise, and predict the others.
 
     `choose_epsilon` gets the step, what the steps before it spent, and the sampling interval; it
-    returns 0 where nothing is left. `compute_growth` gets the corrected and the predicted count
-    and the epsilon of a sample; it returns by how much the interval grows.
+    returns 0 where nothing is left. `compute_growth` returns by how much the interval grows after
+    a sample.
     """
     found, spent = np.empty(len(counts)), np.zeros(len(counts))
     followed = KalmanFilter.start(setting)
@@ -111,7 +146,7 @@ def release_samples(
         if own > 0:
             spent[step] = own
             value = followed.correct(count + random.laplace(0, 1 / own), 2 / own**2)
-            grown = interval + compute_growth(value, predicted, own)
+            grown = interval + compute_growth(Sample(step, value, predicted, spent[: step + 1]))
             interval = float(np.clip(grown, 1.0, setting.day))
             due = step + int(interval)
         found[step] = followed.value

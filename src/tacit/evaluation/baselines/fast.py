@@ -9,7 +9,9 @@ import numpy as np
 from tacit.evaluation.baselines.count_series import (
     CountSetting,
     Floats,
+    PidController,
     ReleasedSeries,
+    Sample,
     check_epsilon,
     release_samples,
 )
@@ -25,16 +27,21 @@ class Fast:
     (a subject changes a count by at most 1). Everything else is computed from the samples.
     Spends: epsilon/M at a sample, nothing elsewhere; at most epsilon in a day.
     Source: Fan, Xiong 2014, An Adaptive Approach to Real-Time Aggregate Monitoring with
-    Differential Privacy; PID controller and constants from there. Differs: the variance of the
-    process comes from history, which is better than a guess.
+    Differential Privacy. Checked against the publication's description: a Kalman filter for a
+    constant process, which predicts at every step and is corrected at samples; the error of a
+    sample |posterior - prior| / max(posterior, 1); the PID error of it; and the next interval
+    max(1, I + theta * (1 - exp((error - target) / target))). Differs: the variance of the process
+    comes from history, and that of the noise from its epsilon, which is better than a guess; M is
+    for a day, and an interval is at most a day.
     """
 
     share: float = 0.25
     """M/T"""
     proportional: float = 0.9
     integral: float = 0.1
+    derivative: float = 0.0
     memory: int = 5
-    """How many errors the integral part adds."""
+    """How many errors the integral part averages."""
     theta: float = 5.0
     """How far the interval may grow at a time."""
     target: float = 0.1
@@ -48,16 +55,15 @@ class Fast:
         check_epsilon(epsilon)
         day = setting.day
         most = max(1, int(self.share * day))
-        errors: list[float] = []
+        controller = PidController(self.proportional, self.integral, self.derivative, self.memory)
 
         def choose_epsilon(step: int, spent: Floats, _: float) -> float:
             today = np.count_nonzero(spent[step // day * day :])
             return epsilon / most if today < most else 0.0
 
-        def compute_growth(value: float, predicted: float, _: float) -> float:
-            errors.append(abs(value - predicted) / max(abs(value), 1.0))
-            recent = float(np.mean(errors[-self.memory :]))
-            feedback = self.proportional * errors[-1] + self.integral * recent
+        def compute_growth(sample: Sample) -> float:
+            error = abs(sample.value - sample.predicted) / max(abs(sample.value), 1.0)
+            feedback = controller.add(sample.step, error)
             beyond = min(50.0, (feedback - self.target) / self.target)
             return float(self.theta * (1 - np.exp(beyond)))
 

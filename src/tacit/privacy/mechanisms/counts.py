@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from math import ceil
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,8 @@ from tacit.errors import PrivacyError
 from tacit.kernels import compiled
 from tacit.patterns.tree import elements
 from tacit.privacy.affected_queries import AffectedQuery, find_affected
+from tacit.privacy.certainty import Certainty
+from tacit.privacy.count_answers import AnswerEstimator
 from tacit.privacy.count_channels import make_count_channel
 from tacit.privacy.count_memory import (
     CountFilter,
@@ -49,6 +51,11 @@ _SUBJECTS, _LEFT_OUT, _DECIDED, _OPEN, _DETECTED = range(5)
 the pattern is detected whatever private events do, for how many it is open, and for how many of
 these it is detected."""
 _FIELDS: Final = 5
+METHODS: Final = ("exact", "drawn", "none", "unbiased", "model")
+"""How a count was made: public events decide it, it was drawn, nothing was drawn although it is
+open, or it is estimated from released answers, with weights that are unbiased or with a model. In a
+row without a count, `low` and `high` are what public events say: they hold for certain."""
+_EXACT, _DRAWN, _NONE, _UNBIASED, _MODEL = range(len(METHODS))
 MEMORY: Final = "counts"
 """The prefix under which counts are remembered, each by its number."""
 
@@ -58,6 +65,7 @@ class CountDraws:
     """Released counts: `[window][row]`, with a row for each count and group."""
 
     count: Numbers
+    """A count where the method is `exact` or `drawn`."""
     low: Numbers
     """The true count is between `low` and `high`, with probability `confidence`."""
     high: Numbers
@@ -72,6 +80,13 @@ class CountDraws:
     estimate_low: Floats
     """The true count is between `estimate_low` and `estimate_high` in 95 of 100 windows."""
     estimate_high: Floats
+    method: NDArray[np.uint8]
+    """How the count was made, as a place in `METHODS`."""
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Where there is a count."""
+        return np.asarray(self.method <= _DRAWN)
 
     @property
     def columns(self) -> list[NDArray[Any]]:
@@ -144,6 +159,16 @@ class CountStatus:
         return opened, decided
 
 
+class ReleasedBits(NamedTuple):
+    """Answers about single subjects as they are released, from which counts are estimated."""
+
+    bits: Columns
+    """`[window][query][word]`"""
+    certainty: Certainty
+    policies: NDArray[np.int32]
+    """The number of each subject's policy; another one for those that do not pay."""
+
+
 class CountRelease:
     """Draws the counts of a specification.
 
@@ -156,8 +181,10 @@ class CountRelease:
     pattern is detected differs by at most one, and this number leaves through a `CountChannel`.
     Which windows are drawn, with which epsilon, and what is estimated, follow from what was
     released before and from public events (`privacy/count_memory.py`).
+    A count that is estimated from answers is a function of released answers and public events.
     Spends: the epsilon of the draw, for every open subject that is counted, once per window.
-    Nothing where the pattern is decided, or where the window is not drawn.
+    Nothing where the pattern is decided, where the window is not drawn, or for an estimate from
+    answers.
     Paper: not included. The noise is that of Ghosh, Roughgarden and Sundararajan (2009).
     Proof: docs/guarantee.md#counts
     """
@@ -170,6 +197,7 @@ class CountRelease:
         index: PatternIndex,
         noise: Noise,
         memories: Mapping[str, CountMemory] = MappingProxyType({}),
+        estimators: Mapping[str, AnswerEstimator] = MappingProxyType({}),
     ) -> None:
         self.layout = layout
         self._source = noise.source
@@ -179,7 +207,11 @@ class CountRelease:
         self._epsilons = [epsilons.get(name, Fraction(0)) for name in self._names]
         for epsilon in filter(None, self._epsilons):
             make_count_channel(epsilon)
-        if any(not self._epsilons[number] for number in self._status.affected):
+        self._estimators = [estimators.get(name) for name in self._names]
+        if any(
+            not self._epsilons[number] and self._estimators[number] is None
+            for number in self._status.affected
+        ):
             raise PrivacyError("a count that depends on private events has no epsilon")
         self._pane, self._zone = spec.windows.pane, spec.zone
         self._filters = [
@@ -245,10 +277,12 @@ class CountRelease:
         since: NDArray[np.int64],
         subjects: pa.Array,
         memory: RunMemory | None = None,
+        answers: ReleasedBits | None = None,
     ) -> CountDraws:
         """Draw the counts of all groups; `policies` are as in `Evaluator.answer`.
 
-        Subjects that do not pay are left out before anything is drawn.
+        Subjects that do not pay are left out before anything is drawn. `answers` are those of the
+        same windows, for counts that are estimated from them.
         """
         number = self._status.policies
         opened, decided = self._decide(windows, policies % number)
@@ -268,14 +302,56 @@ class CountRelease:
         for place in range(len(self._names)):
             follower = self._filters[place]
             own = drawn.select((slice(None), self.layout.rows[place]))
+            estimator = self._estimators[place]
+            if estimator is not None:
+                assert answers is not None, "windows are answered first"
+                rows = self._place_answers(place, since, first, len(tally), subjects)
+                self._estimate(estimator, answers, rows, tally[:, self.layout.rows[place]], own)
+                continue
             if follower is None:
                 self._draw(tally[:, self.layout.rows[place]], self._epsilons[place], own)
+                _mark(own, tally[:, self.layout.rows[place], _OPEN] > 0)
                 continue
             state = follower.read(self._recall(place, memory))
             state = self._follow(follower, state, tally, local.tolist(), place, first, own)
             if memory is not None:
                 memory.after[f"{MEMORY}.{place}"] = state.to_array()
         return drawn
+
+    def _place_answers(
+        self, count: int, since: Numbers, first: int, windows: int, subjects: pa.Array
+    ) -> Numbers:
+        """Return `[window][slot]`: the row of a count that an answer belongs to, or -1."""
+        rows = self.layout.find_rows(subjects)[count].astype(np.int64)
+        rows = np.where(rows < 0, -1, rows - self.layout.rows[count].start)
+        there = since <= first + np.arange(windows)[:, np.newaxis]
+        return np.where(there, rows, -1)
+
+    def _estimate(
+        self,
+        estimator: AnswerEstimator,
+        answers: ReleasedBits,
+        rows: Numbers,
+        tally: Numbers,
+        drawn: CountDraws,
+    ) -> None:
+        """Estimate a count from released answers; nothing is drawn, and nobody is left out."""
+        slots = rows.shape[1]
+        words = np.ascontiguousarray(answers.bits[:, estimator.query], "<u8").view(np.uint8)
+        bits = np.unpackbits(words, axis=-1, bitorder="little", count=slots).view(np.bool_)
+        sure = answers.certainty.compute_confidence(
+            estimator.query, slice(0, len(bits)), slice(0, slots), bits
+        ).astype(np.float32)
+        found, modelled = estimator.estimate(bits, sure, answers.policies, rows, tally.shape[1])
+        least = tally[..., _DECIDED]
+        most = least + tally[..., _OPEN] + tally[..., _LEFT_OUT]
+        drawn.subjects[:] += drawn.left_out
+        drawn.left_out[:] = 0
+        drawn.high[:] = most
+        drawn.method[:] = np.where(most == least, _EXACT, np.where(modelled, _MODEL, _UNBIASED))
+        estimates = drawn.estimate, drawn.estimate_low, drawn.estimate_high
+        for part, values in zip(estimates, found, strict=True):
+            part[:] = np.clip(values, least, most)
 
     def _follow(
         self,
@@ -299,10 +375,12 @@ class CountRelease:
                 epsilon = follower.find_epsilon(interval, self._epsilons[place])
                 chosen = intervals == interval
                 noise[chosen] = self._draw(own[window], epsilon, here, chosen)
+            _mark(here, own[window, :, _OPEN] > 0)
             counted = own[window, :, _OPEN]
             reading = CountReading(exact, opened, counted, here.count - exact, noise)
             state, found = follower.follow(state, start, reading, first + window + intervals)
-            for part, values in zip(here.columns[-len(found) :], found, strict=True):
+            estimates = here.estimate, here.estimate_low, here.estimate_high
+            for part, values in zip(estimates, found, strict=True):
                 part[:] = values
         return state
 
@@ -346,7 +424,31 @@ def _start_draws(tally: Numbers) -> CountDraws:
         unknown,
         unknown.copy(),
         unknown.copy(),
+        np.full(exact.shape, _EXACT, np.uint8),
     )
+
+
+def _mark(drawn: CountDraws, made: NDArray[np.bool_]) -> None:
+    """Note how each count was made, given where one was drawn.
+
+    Where nothing was drawn although somebody is open, there is no count: subjects for which public
+    events decide the pattern are not the group. What is certain of the group remains.
+    """
+    drawn.method[made] = _DRAWN
+    none = ~made & (drawn.left_out > 0)
+    drawn.method[none] = _NONE
+    drawn.high[none] = (drawn.low + drawn.left_out)[none]
+
+
+def add_methods(columns: Sequence[NDArray[Any]]) -> CountDraws:
+    """Return counts that a former version released: it did not say how they were made.
+
+    Where nothing was drawn, its confidence was 1.
+    """
+    method = np.full(columns[0].shape, _EXACT, np.uint8)
+    drawn = CountDraws(*(column.copy() for column in columns), method)
+    _mark(drawn, drawn.confidence < 1)
+    return drawn
 
 
 def _leave_out(tally: Numbers, drawn: CountDraws, chosen: NDArray[np.bool_]) -> None:

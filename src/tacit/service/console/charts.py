@@ -108,31 +108,35 @@ def draw_bars(values: Sequence[float], what: str, height: int = 56) -> Markup:
 
 
 def draw_counts(rows: Sequence[Mapping[str, Any]], what: str, height: int = 72) -> Markup:
-    """Draw a mark for each count, on a bar from `low` to `high`."""
-    values = [0, *(row[name] for row in rows for name in ("count", "low", "high"))]
+    """Draw a mark for each count, on a bar from `low` to `high`; no mark where none was drawn."""
+    parts_of = ("count", "low", "high")
+    values = [0, *(row[name] for row in rows for name in parts_of if row[name] is not None)]
     bottom, top = min(values), max(1, *values)
     scale = (height - 8) / (top - bottom)
     parts = []
     for number, row in enumerate(rows):
         x = 10 * number
-        count, low, high = (
-            height - 4 - scale * (row[n] - bottom) for n in ("count", "low", "high")
-        )
+        low, high = (height - 4 - scale * (row[name] - bottom) for name in ("low", "high"))
+        mark, shown = Markup(""), "not drawn"
+        if row["count"] is not None:
+            shown = f"{row['count']}"
+            middle = height - 4 - scale * (row["count"] - bottom)
+            mark = Markup(
+                '<rect class="bar" x="{}" y="{:.1f}" width="8" height="3" rx="1"/>'
+            ).format(x + 1, middle - 1.5)
         parts.append(
             Markup(
                 "<g><title>{:%d %b %H:%M} UTC: {}, from {} to {}</title>"
-                '<rect class="interval" x="{}" y="{:.1f}" width="2" height="{:.1f}"/>'
-                '<rect class="bar" x="{}" y="{:.1f}" width="8" height="3" rx="1"/></g>'
+                '<rect class="interval" x="{}" y="{:.1f}" width="2" height="{:.1f}"/>{}</g>'
             ).format(
                 row["window_start"],
-                row["count"],
+                shown,
                 row["low"],
                 row["high"],
                 x + 4,
                 high,
                 max(1.0, low - high),
-                x + 1,
-                count - 1.5,
+                mark,
             )
         )
     return Markup(

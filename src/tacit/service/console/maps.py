@@ -94,6 +94,8 @@ def collect_counts(spec: Specification, query: Query, table: pa.Table) -> list[A
         if row["estimate"] is not None:  # that of the whole group, as on other pages
             number, subjects = round(row["estimate"]), subjects + row["left_out"]
             interval = math.floor(row["estimate_low"]), math.ceil(row["estimate_high"])
+        if number is None:  # not drawn in this window
+            continue
         for area in find_areas(spec, query)[""] if row["group"] is None else named:
             found.append(AreaFigure(area, query.name, "", number, subjects, interval))
     return found

@@ -48,7 +48,8 @@ def show_consumer(state: ServiceState, consumer: str) -> dict[str, Any]:
     for query in state.spec.subject_queries:
         if query.consumer == consumer:
             grid = _select_query(tables, query.name)
-            card: dict[str, Any] = {"name": query.name, "pattern": query.asks, "most": None}
+            card: dict[str, Any] = {"name": query.name, "pattern": query.asks}
+            card |= {"most": None, "groups": 0}
             card["plain"] = query.pattern is not None
             cards.append(card | _summarise(grid, query.name))
     last = next((table for table in reversed(tables) if table.num_rows), None)
@@ -56,7 +57,8 @@ def show_consumer(state: ServiceState, consumer: str) -> dict[str, Any]:
     for query in state.spec.count_queries:
         if query.consumer == consumer:
             groups = _list_groups(counted, query.name)
-            most = max(groups, key=lambda group: int(group["count"])) if groups else None
+            known = [group for group in groups if group["count"] is not None]
+            most = max(known, key=lambda group: int(group["count"]), default=None)
             card = {"name": query.name, "pattern": query.asks, "bars": None}
             cards.append(card | {"most": most, "groups": len(groups)})
     ends = [table["window_end"][-1].as_py() for table in (last, counted) if table]
@@ -228,9 +230,10 @@ def _list_groups(table: pa.Table, query: str) -> list[dict[str, Any]]:
         rows = [_with_estimate(row) for row in own.to_dicts()]
         last = rows[-1]
         name = "all subjects" if last["group"] is None else last["group"]
+        shown = "not drawn" if last["count"] is None else f"{last['count']}"
         what = (
             f"Counts of {query} for {name} in the last {len(rows)} windows; the last is"
-            f" {last['count']}, from {last['low']} to {last['high']}"
+            f" {shown}, from {last['low']} to {last['high']}"
         )
         found.append(last | {"group_name": name, "chart": draw_counts(rows, what)})
     return found

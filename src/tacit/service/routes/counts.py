@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +53,7 @@ _ROW: Final[dict[str, JsonValue]] = {
     "estimate": 41.7,
     "estimate_low": 39.9,
     "estimate_high": 43.5,
+    "method": "drawn",
 }
 _DENIED: Final = problem_responses(401, 403, 404, 422, 429)
 
@@ -73,12 +74,14 @@ class ReleasedCount(BaseModel):
     query: str
     group: str | None
     """The value of the registry's column; null if all subjects are counted together."""
-    count: int
-    """How many, as drawn. Noise is not cut off, so it may be below 0 or above `subjects`."""
+    count: int | None
+    """How many, as drawn. Noise is not cut off, so it may be below 0 or above `subjects`. Null if
+    nothing was drawn in this window: see `method`."""
     low: int
     high: int
     confidence: float
-    """How likely the true count is from `low` to `high`, at least; 1 if the count is exact."""
+    """How likely the true count is from `low` to `high`, at least; 1 if the count is exact, or if
+    there is none: then `low` and `high` are what is certain of the whole group."""
     subjects: int
     """How many subjects are counted."""
     left_out: int
@@ -89,6 +92,10 @@ class ReleasedCount(BaseModel):
     estimate_low: float | None
     estimate_high: float | None
     """The true count is between these two in 95 of 100 windows that are like history."""
+    method: Literal["exact", "drawn", "none", "unbiased", "model"]
+    """How the count was made: `exact` if public events decide it, `drawn` if noise was added, and
+    `none` if there is no count of this window, since all open subjects are left out. `unbiased` and
+    `model`: it is estimated from released answers, see `estimate`."""
 
 
 class CountPage(BaseModel):
