@@ -151,6 +151,7 @@ class Kafka:
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{module} required {login};",
             "log.dirs": folder / "data",
             "num.partitions": 3,
+            "log.retention.ms": -1,
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 3,
             "transaction.state.log.replication.factor": 1,
