@@ -8,11 +8,9 @@ use them.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from hashlib import sha256
 from typing import Any, Final
 
@@ -33,10 +31,11 @@ from tacit.connectors.kafka.partitions import (
 from tacit.connectors.payloads import PayloadParser, declared_types
 from tacit.errors import SourceError
 from tacit.events.streams import ColumnType
+from tacit.pipeline.prefetch import prefetch
 from tacit.pipeline.sources import Batch, PartitionRows, Rejected, Source, encode_keys
 
-_PARSED_AHEAD: Final = 2
-"""How many batches are parsed while others are fetched."""
+_FETCHED_AHEAD: Final = 1
+"""How many batches are fetched while others are parsed."""
 
 log = logging.getLogger(__name__)
 
@@ -115,36 +114,29 @@ class KafkaSource(Source):
         try:
             if merged is not None and not offsets:
                 yield from self._read_again(rows, merged)
-            self._consumer = consumer = self._create_consumer(error_cb=fetcher.on_error)
-            try:
-                consumer.subscribe(
-                    list(self._options.topics),
-                    on_assign=fetcher.on_assign,
-                    on_revoke=fetcher.on_revoke,
-                    on_lost=fetcher.on_revoke,
-                )
-                yield from self._read_partitions(consumer, fetcher, rows)
-            finally:
-                self._consumer = None
-                consumer.close()
+            # Messages are fetched in one thread and parsed in another.
+            with closing(prefetch(self._fetch(fetcher), _FETCHED_AHEAD)) as fetched:
+                yield from map(rows.make_batch, fetched)
         except KafkaException as error:
             raise SourceError(f"{self.name} cannot be read: {_reason(error)}") from error
         finally:
             self._fetcher = None
 
-    def _read_partitions(
-        self, consumer: Consumer, fetcher: PartitionFetcher, rows: _MessageRows
-    ) -> Iterator[Batch]:
-        """Fetch messages, and parse them in other threads meanwhile."""
-        waiting: deque[Future[Batch]] = deque()
-        with ThreadPoolExecutor(_PARSED_AHEAD, "tacit-kafka") as pool:
+    def _fetch(self, fetcher: PartitionFetcher) -> Iterator[FetchedMessages]:
+        """Join the group and yield messages, also while there are none."""
+        self._consumer = consumer = self._create_consumer(error_cb=fetcher.on_error)
+        try:
+            consumer.subscribe(
+                list(self._options.topics),
+                on_assign=fetcher.on_assign,
+                on_revoke=fetcher.on_revoke,
+                on_lost=fetcher.on_revoke,
+            )
             while True:
-                fetched = fetcher.fetch(consumer, self._crowded)
-                waiting.append(pool.submit(rows.make_batch, fetched))
-                while waiting and (
-                    not len(fetched.offsets) or waiting[0].done() or len(waiting) > _PARSED_AHEAD
-                ):
-                    yield waiting.popleft().result()
+                yield fetcher.fetch(consumer, self._crowded)
+        finally:
+            self._consumer = None
+            consumer.close()
 
     def _read_again(self, rows: _MessageRows, merged: MergedPosition) -> Iterator[Batch]:
         """Yield the batch of an earlier version's position again, unchanged."""
