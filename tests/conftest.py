@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from tests.engines.forking import Forks
-from tests.services import Postgres, postgres_server
+from tests.services import Kafka, Postgres, postgres_server
 
 settings.register_profile("tacit", deadline=None, print_blob=True, max_examples=30)
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=500)
@@ -61,3 +61,12 @@ def postgres() -> Iterator[Postgres]:
     """A PostgreSQL server that the tests of this process share."""
     with postgres_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A Kafka server that the tests of this process share; whoever stops it starts it again."""
+    server = Kafka(tmp_path_factory.mktemp("kafka"), "tacit", "open sesame")
+    server.start()
+    yield server
+    server.stop()

@@ -128,28 +128,45 @@ QUICK_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class Kafka:
-    """A Kafka server that asks for a password; settings are lines of its configuration."""
+    """A Kafka server that asks for a password, at one port with TLS and at another without."""
 
     def __init__(self, folder: Path, user: str, password: str) -> None:
         self._java = program("java")
         if not any(KAFKA_JARS.glob("kafka_*.jar")):
             pytest.skip("the Kafka server is not there; make test fetches it if there is Maven")
-        self._port, controller = free_port(), free_port()
+        self.user, self.password = user, password
+        self.authority = folder / "cert.pem"
+        key = make_certificate(folder)
+        self._port, self._secure_port, controller = free_port(), free_port(), free_port()
         self._settings = folder / "server.properties"
+        self._formatted = False
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
         login = f'username="{user}" password="{password}" user_{user}="{password}"'
+        scram = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        places = {"SASL_PLAINTEXT": self._port, "SASL_SSL": self._secure_port}
         lines = {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.voters": f"1@localhost:{controller}",
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "listeners": f"SASL_PLAINTEXT://localhost:{self._port},CONTROLLER://localhost:{controller}",
+            "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,"
+            "CONTROLLER:PLAINTEXT",
+            "listeners": ",".join(
+                f"{name}://localhost:{port}"
+                for name, port in {**places, "CONTROLLER": controller}.items()
+            ),
             "inter.broker.listener.name": "SASL_PLAINTEXT",
             "sasl.mechanism.inter.broker.protocol": "PLAIN",
-            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_ssl.sasl.enabled.mechanisms": "SCRAM-SHA-512",
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{module} required {login};",
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": f"{scram} required;",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": self.authority.read_text().replace("\n", "\\n"),
+            "ssl.keystore.key": key.read_text().replace("\n", "\\n"),
             "log.dirs": folder / "data",
+            # Messages of tests may be years old: they are not removed for that.
+            "log.retention.ms": -1,
             "num.partitions": 3,
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 3,
@@ -164,28 +181,37 @@ class Kafka:
 
     @property
     def servers(self) -> str:
-        """Its address."""
+        """Its address without TLS."""
         return f"localhost:{self._port}"
 
+    @property
+    def secure(self) -> str:
+        """Its address with TLS."""
+        return f"localhost:{self._secure_port}"
+
     def start(self) -> None:
-        """Prepare its folder, start it, and wait until it listens."""
+        """Start it, prepared before the first start, and wait until it listens."""
         run = [self._java, "-Xmx256m", *QUICK_JAVA, "-cp", f"{KAFKA_JARS}/*"]
-        name = "MkU3OEVBNTcwNTJENDM2Qg"
-        prepare = [*run, "kafka.tools.StorageTool", "format", "-t", name, "-c", str(self._settings)]
-        subprocess.run(prepare, check=True, capture_output=True, timeout=120)
-        with (self._settings.parent / "log").open("wb") as log:
+        if not self._formatted:
+            name, place = "MkU3OEVBNTcwNTJENDM2Qg", str(self._settings)
+            login = f"SCRAM-SHA-512=[name={self.user},password={self.password}]"
+            format_ = ["kafka.tools.StorageTool", "format", "-t", name, "-c", place, "-S", login]
+            subprocess.run([*run, *format_], check=True, capture_output=True, timeout=120)
+            self._formatted = True
+        with (self._settings.parent / "log").open("ab") as log:
             self._server = subprocess.Popen(
                 [*run, "kafka.Kafka", str(self._settings)], stdout=log, stderr=log
             )
         deadline = time.monotonic() + 4 * _PATIENCE
-        while True:
-            try:
-                socket.create_connection(("localhost", self._port), 1).close()
-                return
-            except OSError:
-                if time.monotonic() > deadline or self._server.poll() is not None:
-                    raise
-                time.sleep(0.1)
+        for port in (self._port, self._secure_port):
+            while True:
+                try:
+                    socket.create_connection(("localhost", port), 1).close()
+                    break
+                except OSError:
+                    if time.monotonic() > deadline or self._server.poll() is not None:
+                        raise
+                    time.sleep(0.1)
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
@@ -198,11 +224,21 @@ class Kafka:
             self._server.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """Stop it at once."""
+        """Kill it; what it has acknowledged is in its folder, for the next start."""
         if self._server is not None:
             self._server.kill()
             self._server.wait(_PATIENCE)
             self._server = None
+
+
+def make_certificate(folder: Path) -> Path:
+    """A certificate for localhost in `cert.pem`, signed by its own key; where the key is."""
+    openssl, key = program("openssl"), folder / "key.pem"
+    request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    files = ["-keyout", str(key), "-out", str(folder / "cert.pem")]
+    subprocess.run([openssl, *request, *names, *files], check=True, capture_output=True)
+    return key
 
 
 class Mosquitto:

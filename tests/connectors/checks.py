@@ -151,9 +151,8 @@ class SourceChecks:
         feed.send(tuples(200, 10))
         whole = [*first.rows, *tuples(200, 10)]
         for taken in (total // 7, total * 3 // 7, total * 5 // 7):
-            token, rows = first.place(taken)
             source = feed.open()
-            source.resume(json.loads(json.dumps(token)))
+            rows = first.resume(source, taken)
             again = Reading(source).take(total + 10 - taken + rows)[rows:]
             assert sorted(numbers(again)) == sorted(numbers(whole[taken:]))
             for part in range(feed.partitions):
@@ -213,23 +212,37 @@ class Reading:
         self.source = source
         self.rows: list[dict[str, Any]] = []
         self.rejected: list[Rejected] = []
+        self.offsets: dict[str, int] = {}
+        """The offset after what was read, by partition; negative if it is not known."""
         self._places: list[tuple[Any, int]] = []
+        self._origins: list[tuple[str, int]] = []
+        """The partition and offset of each row, if the source has partitions."""
         self._token: Any = None
         self._since = 0
-        self._receipt: Any = None
+        self._receipts: dict[str | None, Any] = {}
         self._reader = source.batches(COLUMNS, ["subject"], TYPES)
 
     def next(self) -> Batch:
         """The next batch."""
         batch = next(self._reader)
         self.rejected += batch.rejected
+        for part in batch.partitions:
+            assert batch.places is not None
+            own = batch.places[part.begin : part.end].tolist()
+            assert own == sorted(own)
+            assert all(part.token <= offset < part.after for offset in own)
+            self._origins += [(part.name, offset) for offset in own]
+            self.offsets[part.name] = part.after
+            self.rejected += part.rejected
+            if part.receipt is not None:
+                self._receipts[part.name] = part.receipt
         if batch.token != self._token:
             self._token, self._since = batch.token, 0
         self._places += [(self._token, self._since + row) for row in range(batch.table.num_rows)]
         self._since += batch.table.num_rows
         self.rows += batch.table.to_pylist()
         if batch.receipt is not None:
-            self._receipt = batch.receipt
+            self._receipts[None] = batch.receipt
         return batch
 
     def take(self, count: int, *, close: bool = True) -> list[dict[str, Any]]:
@@ -249,14 +262,22 @@ class Reading:
         while silent < 2:
             silent = 0 if self.next().table.num_rows else silent + 1
 
-    def place(self, row: int) -> tuple[Any, int]:
-        """The token at which this row is resumed, and how many rows come before it there."""
-        return self._places[row]
+    def resume(self, source: Source, taken: int) -> int:
+        """Resume a source after so many rows; how many of them it brings again."""
+        if not self.offsets:
+            token, rows = self._places[taken]
+            source.resume(json.loads(json.dumps(token)))
+            return rows
+        tokens = dict(self.offsets)
+        for name, offset in reversed(self._origins[taken:]):
+            tokens[name] = offset
+        source.resume_partitions(json.loads(json.dumps(tokens)))
+        return 0
 
     def acknowledge(self) -> None:
         """All that was read is safe."""
-        if self._receipt is not None:
-            self.source.acknowledge(json.loads(json.dumps(self._receipt)))
+        for receipt in self._receipts.values():
+            self.source.acknowledge(json.loads(json.dumps(receipt)))
 
     def close(self) -> None:
         """Read no more."""

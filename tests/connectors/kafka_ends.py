@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
-import subprocess
-import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tacit.connectors.openers import open_input, open_resumable_sink
 from tacit.pipeline.sinks import Sink
@@ -23,53 +21,20 @@ from tacit.pipeline.sources import Source
 from tests.connectors.checks import Feed, Receiver
 from tests.services import Kafka
 
-LOGIN = "tacit:open sesame"
 _QUIET_SECONDS = 4.0
 
 
-class Broker:
-    """A broker in a process of its own."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdout is not None
-        self.servers = self._process.stdout.readline().strip()
-
-    @contextlib.contextmanager
-    def away(self) -> Iterator[None]:
-        """It is there, and does not answer."""
-        self._process.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self._process.send_signal(signal.SIGCONT)
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
 @pytest.fixture
-def broker() -> Iterator[Broker]:
-    """One of its own for a test, that knows transactions and asks for a password."""
-    broker = Broker("-m", "tests.connectors.broker", LOGIN)
-    yield broker
-    broker.stop()
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """The settings of a client that is let in."""
+def config(kafka: Kafka, tmp_path: Path) -> Path:
+    """The settings of a client that is let in, with TLS."""
     path = tmp_path / "kafka.properties"
-    user, _, password = LOGIN.partition(":")
     path.write_text(
         "# how to be let in\n"
-        "security.protocol=SASL_PLAINTEXT\n"
-        "sasl.mechanism=PLAIN\n"
-        f"sasl.username={user}\n"
-        f"sasl.password={password}\n"
+        "security.protocol=SASL_SSL\n"
+        "sasl.mechanism=SCRAM-SHA-512\n"
+        f"sasl.username={kafka.user}\n"
+        f"sasl.password={kafka.password}\n"
+        f"ssl.ca.location={kafka.authority}\n"
         "reconnect.backoff.max.ms=500\n"
         "socket.timeout.ms=2000\n"
     )
@@ -83,9 +48,9 @@ class KafkaFeed(Feed):
     acknowledges = True
     secrets = ("open sesame",)
 
-    def __init__(self, servers: str, config: Path) -> None:
+    def __init__(self, servers: str, config: Path, topic: str | None = None) -> None:
         self.servers = servers
-        self.topic = f"t{uuid.uuid4().hex}"
+        self.topic = topic or f"t{uuid.uuid4().hex}"
         self.config = config
         self.options = "payload=json"
 
@@ -99,6 +64,12 @@ class KafkaFeed(Feed):
 
     def send_raw(self, payload: bytes) -> None:
         self.produce([(payload, None, 1_200_000_000_000)])
+
+    def add_partitions(self, count: int) -> None:
+        """From now on the topic has so many partitions."""
+        admin = AdminClient(settings(self.servers, self.config))
+        for done in admin.create_partitions([NewPartitions(self.topic, count)]).values():
+            done.result(20)
 
     def produce(
         self, messages: Sequence[tuple[bytes | None, str | None, int]], partition: int = 0
@@ -114,14 +85,14 @@ class KafkaReceiver(Receiver):
 
     secrets = ("open sesame",)
 
-    def __init__(self, broker: Broker | Kafka, config: Path) -> None:
+    def __init__(self, broker: Kafka, config: Path) -> None:
         self.broker = broker
         self.config = config
         self.prefix = f"t{uuid.uuid4().hex}"
 
     def open(self) -> Sink:
         topic = f"{self.prefix}-{{consumer}}-{{query}}"
-        return open_resumable_sink(f"kafka://{self.broker.servers}/{topic}?config={self.config}")
+        return open_resumable_sink(f"kafka://{self.broker.secure}/{topic}?config={self.config}")
 
     def received(self) -> list[dict[str, Any]]:
         found = [row for _, row in self.messages()]
@@ -129,7 +100,7 @@ class KafkaReceiver(Receiver):
 
     def messages(self) -> list[tuple[Message, dict[str, Any]]]:
         """All that is committed, each partition in its order."""
-        own = settings(self.broker.servers, self.config)
+        own = settings(self.broker.secure, self.config)
         consumer = Consumer({**own, "group.id": "reader", "enable.partition.eof": True})
         with contextlib.closing(consumer):
             known = consumer.list_topics(timeout=10).topics

@@ -17,11 +17,11 @@ from tacit.ledger.ledger import Ledger
 from tacit.pipeline.run import Run
 from tacit.planning.planner import plan_without_history
 from tacit.spec.yaml_reader import loads
-from tests.connectors.kafka_ends import Broker, KafkaFeed, broker, config
+from tests.connectors.kafka_ends import KafkaFeed, config
 from tests.connectors.mqtt_clients import Peer, until
-from tests.services import Mosquitto
+from tests.services import Kafka, Mosquitto
 
-__all__ = ["broker", "config"]  # fixtures
+__all__ = ["config"]  # a fixture
 
 SPEC = loads("""
 streams: {gps: {subject: subject, time: at}}
@@ -76,14 +76,14 @@ def test_a_run_from_mqtt_begins_when_the_broker_has_confirmed_the_subscription(
 
 
 def test_a_run_from_kafka_begins_when_it_has_its_partitions(
-    broker: Broker, config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kafka: Kafka, config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """From the end: what is sent before the place in a partition is known would be missed."""
     caplog.set_level(logging.INFO, "tacit.ledger")
-    feed = KafkaFeed(broker.servers, config)
+    feed = KafkaFeed(kafka.secure, config)
     rows = [{"subject": f"s{part % 2}", "at": 60, "n": 1} for part in range(3)]
     feed.send(rows[:1])
-    url = f"kafka://{broker.servers}/{feed.topic}?config={config}&{feed.options}&from=end"
+    url = f"kafka://{kafka.secure}/{feed.topic}?config={config}&{feed.options}&from=end"
     with running(url, tmp_path) as run:
         until(lambda: "the run r starts" in caplog.text, "begun")
         for part, row in enumerate(rows):

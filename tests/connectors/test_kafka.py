@@ -1,8 +1,4 @@
-"""Kafka: the shared list of checks and what is Kafka's own, by the standard client.
-
-The broker is that of `tests.connectors.broker`, which can fail on purpose. Where the mock broker of
-the client library knows enough, it must agree; `test_kafka_server.py` has a real server.
-"""
+"""Kafka: the shared list of checks and what is Kafka's own, on a real server with TLS."""
 
 from __future__ import annotations
 
@@ -10,7 +6,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -24,6 +21,7 @@ from tacit.errors import SinkError, SourceError, TacitError, UnreachableError
 from tacit.pipeline.sinks import ReleaseBatch
 from tests.connectors.checks import (
     COLUMNS,
+    PATIENCE,
     Reading,
     SinkChecks,
     SourceChecks,
@@ -35,43 +33,25 @@ from tests.connectors.checks import (
     tuples,
 )
 from tests.connectors.kafka_ends import (
-    LOGIN,
-    Broker,
     KafkaFeed,
     KafkaReceiver,
     config,
     settings,
 )
+from tests.services import Kafka, make_certificate
 
 __all__ = ["config"]  # a fixture
 
-MOCK = """
-import sys
-from confluent_kafka import Producer
-server = Producer({"test.mock.num.brokers": 1, "log_level": 0})
-brokers = server.list_topics(timeout=10).brokers.values()
-print(",".join(f"{broker.host}:{broker.port}" for broker in brokers), flush=True)
-sys.stdin.read()
-"""
 
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    """One that knows transactions, and asks for a password."""
-    broker = Broker("-m", "tests.connectors.broker", LOGIN)
-    yield broker
-    broker.stop()
+@pytest.fixture
+def feed(kafka: Kafka, config: Path) -> KafkaFeed:
+    return KafkaFeed(kafka.secure, config)
 
 
 @pytest.fixture
-def feed(broker: Broker, config: Path) -> KafkaFeed:
-    return KafkaFeed(broker.servers, config)
-
-
-@pytest.fixture
-def receiver(broker: Broker, config: Path, monkeypatch: pytest.MonkeyPatch) -> KafkaReceiver:
-    monkeypatch.setattr(kafka_sink, "_TIMEOUT", 3.0)
-    return KafkaReceiver(broker, config)
+def receiver(kafka: Kafka, config: Path, monkeypatch: pytest.MonkeyPatch) -> KafkaReceiver:
+    monkeypatch.setattr(kafka_sink, "_TIMEOUT", 10.0)
+    return KafkaReceiver(kafka, config)
 
 
 class TestKafkaSource(SourceChecks):
@@ -80,13 +60,6 @@ class TestKafkaSource(SourceChecks):
 
 class TestKafkaSink(SinkChecks):
     """Topics that are written to pass the list of checks."""
-
-
-def test_partitions_that_are_read_one_after_the_other_are_merged_by_time(feed: KafkaFeed) -> None:
-    for part in range(3):
-        feed.send([row for row in tuples(0, 3000) if row["n"] % 3 == part], part)
-    found = Reading(feed.open()).take(3000)
-    assert numbers(found) == list(range(3000))
 
 
 def test_what_a_transaction_gave_up_is_not_read(feed: KafkaFeed) -> None:
@@ -161,13 +134,108 @@ def test_a_group_that_begins_at_the_end_reads_only_what_comes(feed: KafkaFeed) -
     feed.options += "&from=end"
     feed.send(tuples(0, 5))
     reading = Reading(feed.open())
-    while len((token := reading.next().token)["offsets"].get(feed.topic, ())) < 3:
-        pass
+    locate(reading, 3)
     reading.close()
     feed.send(tuples(5, 5))
     source = feed.open()
-    source.resume(token)
+    source.resume_partitions(reading.offsets)
     assert numbers(Reading(source).take(5)) == [5, 6, 7, 8, 9]
+
+
+def locate(reading: Reading, partitions: int) -> None:
+    """Read until the place in so many partitions is known."""
+    deadline = time.monotonic() + PATIENCE
+    while sum(offset >= 0 for offset in reading.offsets.values()) < partitions:
+        assert time.monotonic() < deadline
+        reading.next()
+
+
+@pytest.mark.parametrize("start", ["beginning", "end"])
+def test_partitions_that_are_added_are_read_from_their_beginning(
+    feed: KafkaFeed, start: str
+) -> None:
+    """Those that are found while it reads, and those that came while it was down."""
+    with feed.config.open("a") as file:
+        file.write("topic.metadata.refresh.interval.ms=300\n")
+    feed.options += f"&from={start}"
+    feed.send(tuples(0, 1))
+    reading = Reading(feed.open())
+    locate(reading, 3)
+    feed.add_partitions(4)
+    feed.send(tuples(100, 5), 3)
+    begun = 0 if start == "end" else 1
+    assert numbers(reading.take(5 + begun))[begun:] == [100, 101, 102, 103, 104]
+    feed.add_partitions(5)
+    feed.send(tuples(200, 5), 4)
+    source = feed.open()
+    source.resume_partitions(reading.offsets)
+    assert numbers(Reading(source).take(5)) == [200, 201, 202, 203, 204]
+
+
+def test_an_idle_partition_is_not_awaited(feed: KafkaFeed) -> None:
+    feed.options += "&idle=300ms"
+    feed.send(tuples(0, 3), 1)
+    reading, awaited = Reading(feed.open()), {}
+    deadline = time.monotonic() + PATIENCE
+    history = []
+    while len(awaited) < 3 or any(awaited.values()):
+        assert time.monotonic() < deadline
+        awaited |= {part.name: part.awaited for part in reading.next().partitions}
+        history.append(dict(awaited))
+    assert history[0] == dict.fromkeys((f"{feed.topic}/{n}" for n in range(3)), True) or any(
+        one.get(f"{feed.topic}/1") for one in history
+    )
+    feed.send(tuples(3, 1), 1)
+    while not awaited[f"{feed.topic}/1"]:
+        assert time.monotonic() < deadline
+        awaited |= {part.name: part.awaited for part in reading.next().partitions}
+    assert not awaited[f"{feed.topic}/0"]
+    reading.close()
+
+
+def test_a_position_of_the_version_before_is_read_as_it_was(feed: KafkaFeed) -> None:
+    """It merged partitions by the largest timestamp so far, and cut them into batches."""
+    sent = {part: [row for row in tuples(0, 30) if row["n"] % 3 == part] for part in range(3)}
+    for part, rows in sent.items():
+        feed.send(rows, part)
+    token = {
+        "offsets": {feed.topic: {"0": 2, "1": 1, "2": 0}},
+        "ends": {feed.topic: {"0": 5, "1": 5}},
+        "rows": 7,
+    }
+    source = feed.open()
+    source.resume(token)
+    reading = Reading(source)
+    merged = [rows for part in (0, 1) for rows in sent[part][2 - part : 5]]
+    assert reading.take(7, close=False) == sorted(merged, key=lambda row: row["n"])
+    assert reading.resume(feed.open(), 3) == 3, "a place in it is a place in the old batch"
+    rest = [row for part in range(3) for row in sent[part][5 if part < 2 else 0 :]]
+    found = reading.take(len(rest))
+    assert sorted(found, key=lambda row: row["n"]) == sorted(rest, key=lambda row: row["n"])
+
+
+def test_without_tls_a_password_is_enough(kafka: Kafka, tmp_path: Path) -> None:
+    path = tmp_path / "plain.properties"
+    path.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        f"sasl.username={kafka.user}\nsasl.password={kafka.password}\n"
+    )
+    feed = KafkaFeed(kafka.servers, path)
+    feed.send(tuples(0, 3))
+    assert numbers(Reading(feed.open()).take(3)) == [0, 1, 2]
+
+
+def test_a_broker_whose_certificate_is_not_trusted_gets_nothing(
+    receiver: KafkaReceiver, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    make_certificate(tmp_path / "other")
+    own = str(receiver.broker.authority)
+    text = receiver.config.read_text().replace(own, f"{tmp_path}/other/cert.pem")
+    receiver.config.write_text(text)
+    kafka_sink._TIMEOUT = 3.0  # type: ignore[misc] - the fixture puts it back
+    with receiver.open() as sink, pytest.raises(UnreachableError, match="_SSL"):
+        sink.recover(None)
 
 
 def test_another_engine_of_the_same_group_takes_over(feed: KafkaFeed) -> None:
@@ -261,7 +329,7 @@ sink.deliver(batch(2))
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_crash_at_the_commit_leaves_each_answer_once(receiver: KafkaReceiver, when: str) -> None:
     topic = f"{receiver.prefix}-{{consumer}}-{{query}}"
-    url = f"kafka://{receiver.broker.servers}/{topic}?config={receiver.config}"
+    url = f"kafka://{receiver.broker.secure}/{topic}?config={receiver.config}"
     done = subprocess.run([sys.executable, "-c", KILLED, url, when], capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     before = [] if when == "after" else [batch(1)]
@@ -306,28 +374,6 @@ def test_settings_that_the_client_refuses_are_explained_without_their_values(
     with pytest.raises(SourceError, match="mechanism") as also:
         Reading(feed.open()).next()
     assert "barley" not in f"{found.value}{also.value}"
-
-
-def test_the_mock_broker_of_the_client_library_agrees(tmp_path: Path) -> None:
-    mock = Broker("-c", MOCK)
-    config = tmp_path / "kafka.properties"
-    config.write_text("log_level=0\n")
-    try:
-        feed = KafkaFeed(mock.servers, config)
-        feed.send(tuples(0, 50))
-        feed.send_raw(b"no payload")
-        feed.send(tuples(50, 50), 1)
-        reading = Reading(feed.open())
-        assert numbers(reading.take(100)) == list(range(100))
-        assert len(reading.rejected) == 1
-        receiver = KafkaReceiver(mock, config)
-        with receiver.open() as sink:
-            sink.recover(None)
-            sink.deliver(batch(1))
-            sink.deliver(batch(2))
-        assert_same(receiver.received(), answers(batch(1), batch(2)))
-    finally:
-        mock.stop()
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from click.testing import CliRunner
 
 from tacit.cli.main import main
 from tests.connectors.checks import tuples
-from tests.connectors.kafka_ends import Broker, KafkaFeed, KafkaReceiver, broker, config
+from tests.connectors.kafka_ends import KafkaFeed, KafkaReceiver, config
+from tests.services import Kafka
 
-__all__ = ["broker", "config"]  # fixtures
+__all__ = ["config"]  # a fixture
 
 SPEC = """
 version: 1
@@ -32,15 +33,15 @@ queries:
 
 
 def test_a_run_that_is_killed_releases_what_an_unbroken_one_would(
-    broker: Broker, config: Path, tmp_path: Path
+    kafka: Kafka, config: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
-    feed, receiver = KafkaFeed(broker.servers, config), KafkaReceiver(broker, config)
+    feed, receiver = KafkaFeed(kafka.secure, config), KafkaReceiver(kafka, config)
     topic = f"{receiver.prefix}-{{consumer}}-{{query}}"
     run = [
         *("run", f"{tmp_path}/spec.yaml", "--ledger", f"{tmp_path}/ledger"),
-        f"kafka://{broker.servers}/{feed.topic}?config={config}&{feed.options}",
-        *("--to", f"kafka://{broker.servers}/{topic}?config={config}"),
+        f"kafka://{kafka.secure}/{feed.topic}?config={config}&{feed.options}",
+        *("--to", f"kafka://{kafka.secure}/{topic}?config={config}"),
     ]
     rows = tuples(0, 2400)
     for half in (rows[:1200], rows[1200:]):

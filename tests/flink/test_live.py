@@ -9,21 +9,22 @@ import sys
 from pathlib import Path
 
 from tests.connectors.checks import tuples
-from tests.connectors.kafka_ends import Broker, KafkaFeed, KafkaReceiver, broker, config
+from tests.connectors.kafka_ends import KafkaFeed, KafkaReceiver, config
 from tests.connectors.test_kafka_runs import SPEC, detected, wait
+from tests.services import Kafka
 
-__all__ = ["broker", "config"]  # fixtures
+__all__ = ["config"]  # a fixture
 
 
 def test_a_job_from_kafka_to_kafka_is_stopped_and_resumed_with_another_parallelism(
-    broker: Broker, config: Path, tmp_path: Path
+    kafka: Kafka, config: Path, tmp_path: Path
 ) -> None:
     """Another source sends two tuples and then nothing: the job waits for it only so long.
 
     They are of two subjects, so that the second tuple confirms the first.
     """
     (tmp_path / "spec.yaml").write_text(SPEC)
-    feed, receiver = KafkaFeed(broker.servers, config), KafkaReceiver(broker, config)
+    feed, receiver = KafkaFeed(kafka.secure, config), KafkaReceiver(kafka, config)
     rows = tuples(0, 2400)
     (tmp_path / "silent").mkdir()
     lines = "".join(f"{json.dumps(row)}\n" for row in rows[:2])
@@ -31,9 +32,9 @@ def test_a_job_from_kafka_to_kafka_is_stopped_and_resumed_with_another_paralleli
     topic = f"{receiver.prefix}-{{consumer}}-{{query}}"
     command = [
         *(sys.executable, "-m", "tacit", "submit", f"{tmp_path}/spec.yaml"),
-        f"kafka://{broker.servers}/{feed.topic}?config={config}&{feed.options}",
+        f"kafka://{kafka.secure}/{feed.topic}?config={config}&{feed.options}",
         *(f"{tmp_path}/silent/", "--follow", "--idle", "2 s"),
-        *("--to", f"kafka://{broker.servers}/{topic}?config={config}"),
+        *("--to", f"kafka://{kafka.secure}/{topic}?config={config}"),
         *("--folder", f"{tmp_path}/job"),
         *("--set", "execution.checkpointing.interval=500 ms"),
     ]

@@ -28,7 +28,10 @@ from tacit.ledger import overview as glancing
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.overview import read_overview
 from tests.cli.small_runs import SPEC, tacit, tuples
-from tests.services import Mosquitto, Postgres, free_port
+from tests.connectors.kafka_ends import KafkaFeed, config
+from tests.services import Kafka, Mosquitto, Postgres, free_port
+
+__all__ = ["config"]  # a fixture
 
 LIMITED = SPEC.replace("epsilon: 2", "epsilon: 2, limit: 200 per day, spend: every")
 REGISTERED = "subjects: [u0, u1, u2]\n"
@@ -354,21 +357,14 @@ def test_a_broker_that_is_not_there_and_the_types_of_its_columns(tmp_path: Path)
     assert "does not answer (Connection refused)" in away[1]
 
 
-def test_a_topic_of_kafka_must_be_there(tmp_path: Path) -> None:
-    """Against the client library's own broker, which speaks the protocol for real."""
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
-    brokers = producer.list_topics(timeout=10).brokers
-    host = next(iter(brokers.values()))
-    producer.produce("gps", b"{}")
-    assert producer.flush(10) == 0
-    spec, place = written(tmp_path, SPEC), f"kafka://{host.host}:{host.port}"
-    columns = "columns=who:text,at:time,kind:text"
-    good = examine(a_run(spec, (f"{place}/gps?{columns}",)))
-    assert told(good, "source")[1] == ("ok", f"{place} answers, and has gps")
-    bad = examine(a_run(spec, (f"{place}/gps,doors?{columns}",)))
-    assert "has no topic doors" in told(bad, "source")[1][1]
+def test_a_topic_of_kafka_must_be_there(kafka: Kafka, config: Path, tmp_path: Path) -> None:
+    KafkaFeed(kafka.secure, config, "doctor-gps").send_raw(b"{}")
+    spec, place = written(tmp_path, SPEC), f"kafka://{kafka.secure}"
+    options = f"columns=who:text,at:time,kind:text&config={config}"
+    good = examine(a_run(spec, (f"{place}/doctor-gps?{options}",)))
+    assert told(good, "source")[1] == ("ok", f"{place} answers, and has doctor-gps")
+    bad = examine(a_run(spec, (f"{place}/doctor-gps,doctor-doors?{options}",)))
+    assert "has no topic doctor-doors" in told(bad, "source")[1][1]
 
 
 def test_answers_go_to_a_broker_from_a_ledger_alone(tmp_path: Path) -> None:

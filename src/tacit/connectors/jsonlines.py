@@ -27,6 +27,8 @@ _SAMPLE: Final = 1000
 """The number of lines to search for keys."""
 _SPECIAL: Final = re.compile(rb"NaN|Infinity|\\u[dD][89a-fA-F]")
 """Text that Polars reads differently from JSON or from other programs."""
+_SUSPECT: Final = (b"NaN", b"Infinity", b"\\u")
+"""Without any of these there is nothing special; this is faster to find out."""
 _UNREADABLE: Final = b"\xff"
 
 
@@ -84,14 +86,9 @@ def parse_block(
     block: bytes, first: int, columns: Sequence[str]
 ) -> tuple[pl.DataFrame, NDArray[np.int64] | None, list[Rejected]]:
     """Parse a block: rows, line numbers if they are not consecutive, and rejected lines."""
-    if not _SPECIAL.search(block):
-        count = block.count(b"\n") + (not block.endswith(b"\n"))
-        try:
-            frame = read_objects(block, columns)
-        except pl.exceptions.PolarsError:
-            frame = None
-        if frame is not None and frame.height == count:
-            return frame, None, []
+    frame = _read_plain(block, block.count(b"\n") + (not block.endswith(b"\n")), columns)
+    if frame is not None:
+        return frame, None, []
     lines = [
         (first + number, text)
         for number, text in enumerate(block.split(b"\n"))
@@ -104,6 +101,25 @@ def parse_block(
     ]
     places = np.array([number for number, _ in lines], np.int64)[found.origin]
     return found.frame, places, rejected
+
+
+def read_plain_objects(payloads: Sequence[bytes], columns: Sequence[str]) -> pl.DataFrame | None:
+    """Read payloads that are an object each, without line breaks; None if some are not."""
+    block = b"\n".join([b"", *payloads])
+    if not block.count(b"\n") == block.count(b"\n{") == len(payloads):
+        return None
+    return _read_plain(block[1:], len(payloads), columns)
+
+
+def _read_plain(block: bytes, count: int, columns: Sequence[str]) -> pl.DataFrame | None:
+    """Read so many lines at once; None if some need a closer look."""
+    if any(text in block for text in _SUSPECT) and _SPECIAL.search(block):
+        return None
+    try:
+        frame = read_objects(block, columns)
+    except pl.exceptions.PolarsError:
+        return None
+    return frame if frame.height == count else None
 
 
 class ParsedItems:

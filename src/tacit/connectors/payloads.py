@@ -17,7 +17,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tacit.connectors.jsonlines import JsonLinesSource, ParsedItems, parse_objects
+from tacit.connectors.jsonlines import (
+    JsonLinesSource,
+    ParsedItems,
+    parse_objects,
+    read_plain_objects,
+)
 from tacit.connectors.salvage import salvage
 from tacit.errors import nearest
 from tacit.events.columntypes import infer_type, to_column_type
@@ -122,6 +127,9 @@ class PayloadParser:
 
     def _parse_json(self, payloads: Sequence[bytes]) -> ParsedItems:
         """Parse objects together and arrays together, one payload per line."""
+        frame = read_plain_objects(payloads, self._columns)
+        if frame is not None:
+            return ParsedItems(frame, np.arange(len(payloads)), [])
         lines = [payload.strip().replace(b"\n", b" ") for payload in payloads]
         empty = [number for number, line in enumerate(lines) if not line]
         many = [number for number, line in enumerate(lines) if line.startswith(b"[")]

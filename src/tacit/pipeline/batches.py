@@ -31,6 +31,10 @@ class ReadPosition:
     """How many rows there are between the token and the first of them."""
     receipt: Any
     """What to acknowledge when they and all rows before them are safe."""
+    partition: str | None = None
+    """The partition of the input, if it has any; the token is an offset then."""
+    after: int = 0
+    """The offset after all of these rows, in a partition."""
 
 
 @dataclass(slots=True)
@@ -48,10 +52,25 @@ class Rows:
     raw: pa.RecordBatch | None = None
     """The original rows, if columns of `table` were converted."""
     position: ReadPosition | None = None
+    partitions: tuple[RowsOfPartition, ...] = ()
+    """The rows of each partition, if their source has any."""
 
     def number_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers in the source of these rows of the table."""
         return rows + self.first if self.numbers is None else self.numbers[rows]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOfPartition:
+    """Some of the rows of a source, from one of its partitions."""
+
+    name: str
+    begin: int
+    end: int
+    rows: Rows
+    """The rows from `begin` to `end`, with their position in the partition."""
+    awaited: bool
+    """Whether tuples of other partitions wait for those to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +141,27 @@ class MergedBatch:
 
     def __len__(self) -> int:
         return len(self.times)
+
+    def find_last_progress(self, before: int) -> int:
+        """Return the largest time among these tuples, or `before` if that is larger."""
+        return _reached(self.times, self.slots, before)
+
+    def slice(self, begin: int, end: int, slots: NDArray[np.int32] | None = None) -> MergedBatch:
+        """Return consecutive tuples of these, optionally with other slots."""
+        if slots is None:
+            slots = self.slots[begin:end]
+        if (begin, end) == (0, len(self.times)):
+            return replace(self, slots=slots)
+        row = np.arange(begin, end) if self.row is None else self.row[begin:end]
+        return replace(
+            self,
+            times=self.times[begin:end],
+            slots=slots,
+            masks=self.masks[begin:end],
+            part=None if self.part is None else self.part[begin:end],
+            row=row,
+            progress=None if self.progress is None else self.progress[begin:end],
+        )
 
     def trace(
         self, places: NDArray[np.int64]

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from tacit.events.times import NO_TIME
-from tacit.pipeline.batches import EventBatch
+from tacit.pipeline.batches import EventBatch, MergedBatch
 from tacit.windows.jumps import Jumps
+
+T = TypeVar("T", EventBatch, MergedBatch)
 
 
 def confirm(
     source: Iterable[EventBatch], jumps: Jumps, front: int = NO_TIME
 ) -> Iterator[EventBatch]:
     """Check all tuples of a source; `front` is its progress before them."""
-    confirmation = Confirmation(jumps, front)
+    confirmation = Confirmation[EventBatch](jumps, front)
     for batch in source:
         yield from confirmation.add(batch)
     yield from confirmation.finish()
 
 
-class Confirmation:
+class Confirmation(Generic[T]):
     """Holds the few tuples for which it is not decided yet whether their times are refused.
 
     It returns them in the same order, in other batches. Where a time is refused, a mark replaces
@@ -32,18 +35,18 @@ class Confirmation:
     def __init__(self, jumps: Jumps, front: int = NO_TIME) -> None:
         self._jumps = jumps
         self._front = jumps.start if front == NO_TIME else front
-        self._waiting: list[EventBatch] = []
+        self._waiting: list[T] = []
 
-    def add(self, batch: EventBatch) -> list[EventBatch]:
+    def add(self, batch: T) -> list[T]:
         """Add tuples and return those that are decided now."""
         self._waiting.append(batch)
         return self._decide(ended=False)
 
-    def finish(self) -> list[EventBatch]:
+    def finish(self) -> list[T]:
         """End the input and return the tuples that are left."""
         return self._decide(ended=True)
 
-    def _decide(self, *, ended: bool) -> list[EventBatch]:
+    def _decide(self, *, ended: bool) -> list[T]:
         waiting = self._waiting
         if not waiting:
             return []
@@ -52,7 +55,8 @@ class Confirmation:
             times = np.concatenate([batch.times for batch in waiting])
             slots = np.concatenate([batch.slots for batch in waiting])
         done, front = self._jumps.judge(times, slots, self._front, ended=ended)
-        decided, self._waiting, begin = [], [], 0
+        decided: list[T] = []
+        self._waiting, begin = [], 0
         for batch in waiting:
             end = begin + len(batch.times)
             stop = max(begin, min(done, end))

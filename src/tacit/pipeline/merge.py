@@ -40,16 +40,21 @@ def merge(
         # later tuples of a source come after its last known tuple
         bound, limit = min((heads[number].last, number) for number in waiting)
         parts = [heads[n].take(bound, inclusive=n <= limit) for n in waiting]
-        yield _interleave([part for part in parts if len(part.progress)])
+        yield interleave_parts([part for part in parts if len(part.progress)])
 
 
 @dataclass(frozen=True, slots=True)
-class _BatchPart:
+class BatchPart:
     """Consecutive tuples from one source's batch."""
 
     batch: EventBatch
     progress: NDArray[np.int64]
     taken: slice
+
+    def cut(self, begin: int, end: int) -> BatchPart:
+        """Return consecutive tuples of these."""
+        first = self.taken.start
+        return BatchPart(self.batch, self.progress[begin:end], slice(first + begin, first + end))
 
 
 class _Head:
@@ -79,17 +84,18 @@ class _Head:
                 self.start = 0
                 self.last = int(self.progress[-1]) if len(self.progress) else self.last
 
-    def take(self, bound: int, *, inclusive: bool) -> _BatchPart:
+    def take(self, bound: int, *, inclusive: bool) -> BatchPart:
         """Take the next tuples whose progress is below `bound`, or at it."""
         if self.batch is None:
             raise AssertionError("nothing can be taken from a source that has ended")
         stop = int(self.progress.searchsorted(bound, "right" if inclusive else "left"))
         taken = slice(self.start, max(self.start, stop))
         self.start = taken.stop
-        return _BatchPart(self.batch, self.progress[taken], taken)
+        return BatchPart(self.batch, self.progress[taken], taken)
 
 
-def _interleave(parts: list[_BatchPart]) -> MergedBatch:
+def interleave_parts(parts: Sequence[BatchPart]) -> MergedBatch:
+    """Merge tuples by progress; those of each source must be in order already."""
     origins = tuple(part.batch.rows for part in parts)
     rows = [
         np.arange(part.batch.first + part.taken.start, part.batch.first + part.taken.stop)

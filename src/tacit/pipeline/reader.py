@@ -1,7 +1,8 @@
 """Read sources: yield events in order of arrival, and track the position in each source.
 
 Files are merged by the progress of their event time, so the order of arrival is the same in every
-run. Live sources are read as tuples arrive.
+run. Live sources are read as tuples arrive; the partitions of one are merged like files, without
+waiting for those that are idle.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final, NotRequired, Protocol, TypedDict
 
 import numpy as np
 
@@ -19,12 +20,19 @@ from tacit.events.streams import Stream
 from tacit.events.subjects import Subjects
 from tacit.events.times import NO_TIME
 from tacit.options import option
-from tacit.pipeline.batches import EventBatch, MergedBatch, ReadPosition, Rows
+from tacit.pipeline.batches import (
+    EventBatch,
+    MergedBatch,
+    ReadPosition,
+    Rows,
+    RowsOfPartition,
+)
 from tacit.pipeline.compiled_spec import CompiledSpec, SourceColumns
 from tacit.pipeline.confirmation import Confirmation, confirm
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.engine import RefusedRows
 from tacit.pipeline.merge import merge
+from tacit.pipeline.partitions import PartitionMerge
 from tacit.pipeline.prefetch import interleave, prefetch
 from tacit.pipeline.sources import Batch, Source
 from tacit.windows.clock import REASONS
@@ -52,6 +60,8 @@ class Position(TypedDict):
     """Rows read from there on."""
     progress: int | None
     """The largest event time among them, by the rules of `merge`; None in old checkpoints."""
+    partitions: NotRequired[dict[str, Position]]
+    """The positions in its partitions, if it has any; the others are at `token`."""
 
 
 Positions = dict[str, Position]
@@ -154,9 +164,9 @@ class Reader:
         self._keys = _keys(inputs)
         self.positions: Positions = dict(positions or {})
         """Positions of sources that this run does not read are kept."""
-        self._receipts: dict[int, Any] = {}
-        """What to acknowledge, by the number of the input."""
-        self._acknowledged: dict[int, Any] = {}
+        self._receipts: dict[tuple[int, str | None], Any] = {}
+        """What to acknowledge, by the number of the input and the partition."""
+        self._acknowledged: dict[tuple[int, str | None], Any] = {}
         self.live = any(
             input_.source.live or (resumable and input_.source.once) for input_ in inputs
         )
@@ -192,7 +202,7 @@ class Reader:
         """Acknowledge all tuples read so far: they are safe."""
         receipts, self._receipts = self._receipts, {}
         self._acknowledged |= receipts
-        for number, receipt in receipts.items():
+        for (number, _), receipt in receipts.items():
             self.inputs[number].source.acknowledge(receipt)
 
     def advance(self, batch: MergedBatch, inserted: int) -> None:
@@ -203,14 +213,40 @@ class Reader:
             position = rows.position
             assert position is not None, "these rows were not read by a reader"
             number, receipt = position.number, position.receipt
-            if _is_resumable(self.inputs[number].source, position.token):
+            if position.partition is not None:
+                self._advance_partition(rows, position, taken, progress)
+            elif _is_resumable(self.inputs[number].source, position.token):
                 self.positions[self._keys[number]] = Position(
                     token=position.token, rows=position.before + taken, progress=progress
                 )
             if taken == rows.table.num_rows and receipt is not None:
-                self._receipts[number] = receipt
-                if self._acknowledged.get(number) == receipt:
-                    del self._receipts[number]
+                place = number, position.partition
+                self._receipts[place] = receipt
+                if self._acknowledged.get(place) == receipt:
+                    del self._receipts[place]
+
+    def _advance_partition(
+        self, rows: Rows, position: ReadPosition, taken: int, progress: int
+    ) -> None:
+        """Move the position in a partition to the message of the next row, or past all."""
+        if position.partition is None or position.after < 0:
+            return  # it is not known yet where the partition begins
+        key = self._keys[position.number]
+        whole = self.positions.setdefault(key, Position(token=None, rows=0, progress=None))
+        known = whole.setdefault("partitions", {})
+        before = known.get(position.partition)
+        token, within = position.after, 0
+        if taken < rows.table.num_rows:
+            assert rows.numbers is not None, "rows of a partition have offsets"
+            token = int(rows.numbers[taken])
+            first = int(rows.numbers.searchsorted(token))
+            within = taken - first + (position.before if not first else 0)
+        if before is not None and token < before["token"]:
+            return  # a batch without tuples, from before those that are inserted
+        own: int | None = progress
+        if not taken:  # then `progress` is not that of this partition
+            own = None if before is None else before["progress"]
+        known[position.partition] = Position(token=token, rows=within, progress=own)
 
     def refuse(self, refused: RefusedRows) -> None:
         """Write refused rows to the dead letters."""
@@ -250,20 +286,44 @@ class Reader:
 
     def _read_live(self, timeout: Callable[[], float]) -> Iterator[MergedBatch | None]:
         sources = [self._rows(number) for number in range(len(self.inputs))]
-        jumps, front = self._extractor.jumps, max(map(self._progress, self._keys))
-        confirmation = None if jumps is None else Confirmation(jumps, front)
+        jumps, front = self._extractor.jumps, max(map(self._front, self._keys))
+        confirmation = None if jumps is None else Confirmation[MergedBatch](jumps, front)
+        partitions = PartitionMerge(self._future, self._partition_progress)
         for item in interleave(sources, _AHEAD * len(sources), timeout):
-            if item is None:
-                yield None
-                continue
             # Here and not in the threads: only one thread may learn subjects.
-            batch = self._extract(item[1])
-            pieces = [batch] if confirmation is None else confirmation.add(batch)
-            for piece in pieces:
-                delayed = piece.rows is not batch.rows
-                yield MergedBatch.from_batch(self._extract_again(piece) if delayed else piece)
+            arrived = partitions.pop() if item is None else self._arrange(item[1], partitions)
+            nothing = item is None
+            for batch in arrived:
+                nothing = False
+                pieces = [batch] if confirmation is None else confirmation.add(batch)
+                for piece in pieces:
+                    delayed = piece.origins is not batch.origins
+                    yield self._extract_again(piece) if delayed else piece
+            if nothing:
+                yield None
         for piece in confirmation.finish() if confirmation is not None else ():
-            yield MergedBatch.from_batch(self._extract_again(piece))
+            yield self._extract_again(piece)
+
+    def _arrange(self, rows: Rows, partitions: PartitionMerge) -> Iterator[MergedBatch]:
+        """Extract the events of rows; those of partitions may wait for each other."""
+        batch = self._extract(rows)
+        assert rows.position is not None, "these rows were not read by a reader"
+        number, source = rows.position.number, self.inputs[rows.position.number].source
+        if not rows.partitions:
+            yield MergedBatch.from_batch(batch)
+            return
+        for part in rows.partitions:
+            own = EventBatch(
+                batch.times[part.begin : part.end],
+                batch.slots[part.begin : part.end],
+                batch.masks[part.begin : part.end],
+                part.rows,
+            )
+            # Where windows close by the clock, waiting would only make tuples late.
+            awaited = part.awaited and self._extractor.jumps is not None
+            partitions.add(number, part.name, own, awaited=awaited)
+        yield from partitions.pop()
+        source.pause(partitions.find_crowded(number))
 
     def _extract(self, rows: Rows) -> EventBatch:
         """Extract the events of rows, and count them."""
@@ -276,23 +336,40 @@ class Reader:
             status.newest = newest if status.newest is None else max(status.newest, newest)
         return batch
 
-    def _extract_again(self, batch: EventBatch) -> EventBatch:
+    def _extract_again(self, batch: MergedBatch) -> MergedBatch:
         """Extract the events of delayed tuples again, by the current specification."""
-        masks = self._extractor.extract(batch.rows).masks
-        return replace(batch, masks=masks[batch.first : batch.first + len(batch.times)])
+        masks = np.empty_like(batch.masks)
+        for rows, numbers, places in batch.trace(np.arange(len(batch))):
+            masks[places] = self._extractor.extract(rows).masks[numbers]
+        return replace(batch, masks=masks)
 
     def _progress(self, key: str) -> int:
+        return _progress_of(self.positions.get(key))
+
+    def _partition_progress(self, number: int, name: str) -> int:
+        """Return the progress of a partition where reading starts."""
+        position = self.positions.get(self._keys[number])
+        return _progress_of(None if position is None else position.get("partitions", {}).get(name))
+
+    def _front(self, key: str) -> int:
+        """Return the largest progress in a source and its partitions."""
         position = self.positions.get(key)
-        if position is None or position["progress"] is None:
+        if position is None:
             return NO_TIME
-        return position["progress"]
+        return max(map(_progress_of, [position, *position.get("partitions", {}).values()]))
 
     def _rows(self, number: int) -> Iterator[Rows]:
         """Yield the rows of an input after its position."""
         input_, position = self.inputs[number], self.positions.get(self._keys[number])
         skip = 0 if position is None else position["rows"]
+        places = {} if position is None else dict(position.get("partitions", {}))
+        if places:
+            skip = 0  # partitions are read after all rows at the token
         token, since = None, 0
         for batch in self._batches(number, skip):
+            if batch.partitions:
+                yield self._divide(number, batch, places)
+                continue
             if batch.token != token:
                 token, since = batch.token, 0
             count = batch.table.num_rows
@@ -318,6 +395,40 @@ class Reader:
                 f" with {option('name')}"
             )
 
+    def _divide(self, number: int, batch: Batch, places: dict[str, Position]) -> Rows:
+        """Return the rows of a batch with those of each partition after its position."""
+        assert batch.places is not None, "rows of partitions have offsets"
+        whole = Rows(
+            self.inputs[number].stream,
+            batch.table,
+            batch.source,
+            numbers=batch.places,
+            raw=batch.raw,
+            position=ReadPosition(number, None, 0, None),
+        )
+        parts = []
+        for part in batch.partitions:
+            position, passed = places.pop(part.name, None), 0
+            if position is not None and part.begin < part.end:
+                # The rest of a message, unless the broker has removed it.
+                own = batch.places[part.begin : part.end]
+                passed = min(position["rows"], int(own.searchsorted(position["token"], "right")))
+            elif position is not None:
+                places[part.name] = position
+            begin = part.begin + passed
+            count = part.end - begin
+            place = ReadPosition(number, part.token, passed, part.receipt, part.name, part.after)
+            rows = Rows(
+                whole.stream,
+                batch.table.slice(begin, count),
+                whole.source,
+                numbers=batch.places[begin : part.end],
+                raw=None if batch.raw is None else batch.raw.slice(begin, count),
+                position=place,
+            )
+            parts.append(RowsOfPartition(part.name, begin, part.end, rows, part.awaited))
+        return replace(whole, partitions=tuple(parts))
+
     def _batches(self, number: int, known: int) -> Iterator[Batch]:
         """Yield the batches of a source; write unreadable lines to the dead letters.
 
@@ -330,6 +441,8 @@ class Reader:
         for batch in input_.source.batches(columns, keys, types):
             rows = batch.table.num_rows
             known -= rows
+            if batch.partitions:
+                batch = _gather_rejected(batch)
             if batch.rejected and (known < 0 or known == rows == 0):
                 self.unreadable += len(batch.rejected)
                 if self._rejected is None:
@@ -352,7 +465,24 @@ def resume_inputs(inputs: Sequence[Input], positions: Mapping[str, Position]) ->
     """Let each source begin at its position when it is read next."""
     for input_, key in zip(inputs, _keys(inputs), strict=True):
         if key in positions:
-            input_.source.resume(positions[key]["token"])
+            position = positions[key]
+            input_.source.resume(position["token"])
+            partitions = position.get("partitions", {})
+            input_.source.resume_partitions(
+                {name: one["token"] for name, one in partitions.items()}
+            )
+
+
+def _progress_of(position: Position | None) -> int:
+    if position is None or position["progress"] is None:
+        return NO_TIME
+    return position["progress"]
+
+
+def _gather_rejected(batch: Batch) -> Batch:
+    return replace(
+        batch, rejected=tuple(line for part in batch.partitions for line in part.rejected)
+    )
 
 
 def _keys(inputs: Sequence[Input]) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -44,6 +45,28 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionRows:
+    """The rows of a batch that come from one partition of its source.
+
+    Each partition has its own order, position and watermark. The number of a row is the offset of
+    its message, and an offset is the token of its message: reading can resume at every message.
+    """
+
+    name: str
+    begin: int
+    """The first of its rows in the batch, which holds the rows of one partition together."""
+    end: int
+    token: int
+    """The offset of the first message."""
+    after: int
+    """The offset after the last message; negative if no offset of the partition is known."""
+    receipt: Any = None
+    rejected: tuple[Rejected, ...] = ()
+    awaited: bool = True
+    """Whether earlier tuples may follow soon, so that tuples of other partitions wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """Some rows of a source, in its order.
 
@@ -69,6 +92,9 @@ class Batch:
     """What to acknowledge when this batch and all before it are safe, or None."""
     raw: pa.RecordBatch | None = None
     """The original rows, if columns of `table` were converted."""
+    partitions: tuple[PartitionRows, ...] = ()
+    """Where the rows come from, if the source has partitions; they have tokens, receipts and
+    rejected lines instead of the batch."""
 
     def number_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers in the source of these rows of the table."""
@@ -76,7 +102,7 @@ class Batch:
 
     def split(self, most: int) -> Iterator[Batch]:
         """Split into batches of at most `most` rows; the first has the rejected lines."""
-        if self.table.num_rows <= most:
+        if self.table.num_rows <= most or self.partitions:
             yield self
             return
         for start in range(0, self.table.num_rows, most):
@@ -148,6 +174,12 @@ class Source(ABC):
             raise SourceError(
                 f"{self.name} cannot be resumed in the middle; start from the beginning"
             )
+
+    def resume_partitions(self, tokens: Mapping[str, int]) -> None:  # noqa: B027 - most have none
+        """Start at these tokens in these partitions; those of `resume` are for the others."""
+
+    def pause(self, partitions: AbstractSet[str]) -> None:  # noqa: B027 - most have none
+        """Read no more of these partitions for now, and of all others. Any thread may call it."""
 
     def acknowledge(self, receipt: Any) -> None:  # noqa: B027 - files need no acknowledgement
         """Acknowledge the batch with this receipt and all before it: they are safe."""

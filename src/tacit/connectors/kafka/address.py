@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from tacit.connectors.payloads import Coding
 from tacit.connectors.placeholders import find_placeholders
 from tacit.connectors.urls import UrlOptions
+from tacit.durations import parse_duration
 from tacit.errors import SinkError, SourceError, TacitError
 from tacit.events.streams import ColumnType
 from tacit.masking import scrub
@@ -26,7 +27,7 @@ _URL = re.compile(r"kafka://([^/?]*)(?:/([^?]*))?(?:\?(.*))?", re.DOTALL)
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\[\]:@,]+)(?::\d{1,5})?")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _NAMED = re.compile(r"\{(\w+)\}")
-_INWARD: Final = ("group", "payload", "columns", "sample", "key", "from", "config")
+_INWARD: Final = ("group", "payload", "columns", "sample", "key", "from", "idle", "config")
 _OUTWARD: Final = ("id", "config")
 _PLACES: Final = ("consumer", "query")
 _ENVIRONMENT: Final = (
@@ -67,6 +68,8 @@ class KafkaSourceOptions:
     """The column for the keys of messages."""
     start: Literal["beginning", "end"] = "beginning"
     """Where a group starts that has never read the topic."""
+    idle: float = 1.0
+    """Seconds for which tuples wait for a partition that has no more messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ def parse_source_url(url: str) -> tuple[KafkaAddress, KafkaSourceOptions]:
         sample=parts.options.get("sample"),
         key=parts.options.get("key"),
         start=cast("Literal['beginning', 'end']", start),
+        idle=parts.parse_idle(),
     )
     if options.columns is not None and options.sample is not None:
         raise SourceError(f"{parts.place}: give columns= or sample=, not both")
@@ -154,6 +158,14 @@ class _KafkaParts(UrlOptions):
             if found is not None and any(one in settings for one in needed):
                 settings.setdefault(name, found)
         return KafkaAddress(self.servers, settings)
+
+    def parse_idle(self) -> float:
+        """Return how long to wait for idle partitions, in seconds."""
+        text = self.options.get("idle", "1 s")
+        try:
+            return 0.0 if text == "0" else parse_duration(text) / 1_000_000
+        except ValueError as error:
+            raise self.wrong(f"{self.place}: idle: {error}") from None
 
     def _settings(self, path: str) -> dict[str, str]:
         """Read lines such as `sasl.mechanism=PLAIN`."""

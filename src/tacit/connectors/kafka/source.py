@@ -1,37 +1,41 @@
 """Read tuples from Kafka, as a consumer group; the run and not the group stores the position.
 
-A batch has a range of offsets of each of some partitions. Its token contains these, so the batch
-can be read again unchanged. Offsets are committed to the group when they are safe, for monitoring
-only: a resumed run does not use them.
+Each partition is a sequence of its own: it has its own position, an offset, and its own watermark.
+Offsets are committed to the group when they are safe, for monitoring only: a resumed run does not
+use them.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Set as AbstractSet
+from contextlib import closing, suppress
 from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka import Message as Fetched
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tacit.connectors.kafka.address import KafkaAddress, KafkaSourceOptions
-from tacit.connectors.kafka.backlog import Backlog, GatheredMessages, Messages, Offsets, Partition
+from tacit.connectors.kafka.merged_positions import MergedPosition, read_merged
+from tacit.connectors.kafka.partitions import (
+    FetchedMessages,
+    FetchedPart,
+    Offsets,
+    Partition,
+    PartitionFetcher,
+)
 from tacit.connectors.payloads import PayloadParser, declared_types
 from tacit.errors import SourceError
 from tacit.events.streams import ColumnType
-from tacit.pipeline.sources import Batch, Rejected, Source, encode_keys
+from tacit.pipeline.prefetch import prefetch
+from tacit.pipeline.sources import Batch, PartitionRows, Rejected, Source, encode_keys
 
-_POLL_SECONDS: Final = 0.1
-_FETCHED: Final = 1000
-_TIMEOUT: Final = 10.0
-"""Seconds that a broker may take to return committed offsets."""
+_FETCHED_AHEAD: Final = 1
+"""How many batches are fetched while others are parsed."""
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +53,16 @@ class KafkaSource(Source):
         self.name = f"kafka://{address.servers}/{topics}?group={options.group}"
         self._address = address
         self._options = options
-        self._token: dict[str, Any] | None = None
+        self._merged: MergedPosition | None = None
+        self._offsets: Offsets = {}
+        self._crowded: AbstractSet[Partition] = frozenset()
         self._consumer: Consumer | None = None
-        self._reader: _TopicReader | None = None
+        self._fetcher: PartitionFetcher | None = None
 
     @property
     def listening(self) -> bool:
         """Whether partitions are assigned, and the next offset in each is known."""
-        return self._reader is not None and self._reader.listening
+        return self._fetcher is not None and self._fetcher.listening
 
     def schema(self) -> pa.Schema:
         """Return an empty schema: payloads name their own columns."""
@@ -67,56 +73,84 @@ class KafkaSource(Source):
         return declared_types(self._options.columns, self._options.sample)
 
     def resume(self, token: Any) -> None:
-        """Start with the batch of this token; ignore the group's committed offsets."""
-        self._token = token
+        """Start at a position of an earlier version, which merged the partitions by itself."""
+        self._merged = None if token is None else MergedPosition.from_token(token)
+        self._offsets = {}
+
+    def resume_partitions(self, tokens: Mapping[str, int]) -> None:
+        """Start at these offsets; ignore the group's committed offsets."""
+        self._offsets = {_parse_name(name): offset for name, offset in tokens.items()}
+
+    def pause(self, partitions: AbstractSet[str]) -> None:
+        """Fetch no more from these partitions for now."""
+        self._crowded = frozenset(map(_parse_name, partitions))
 
     def acknowledge(self, receipt: Any) -> None:
         """Commit offsets to the group, for monitoring."""
         consumer = self._consumer
         if consumer is not None:
+            places = [
+                TopicPartition(topic, int(number), offset)
+                for topic, parts in receipt.items()
+                for number, offset in parts.items()
+            ]
             with suppress(KafkaException, RuntimeError):  # it may be closed by now
-                consumer.commit(offsets=_to_partitions(_from_json(receipt)), asynchronous=True)
+                consumer.commit(offsets=places, asynchronous=True)
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
-        """Yield batches in order of timestamps, and empty ones while nothing arrives."""
-        rows = _Rows(self._options, columns, keys)
-        token, self._token = self._token, None
-        offsets = None if token is None else _from_json(token["offsets"])
-        self._reader = reader = _TopicReader(self.name, offsets, keyed=self._options.key in columns)
-        self._consumer = consumer = self._create_consumer(error_cb=reader.on_error)
+        """Yield batches of all partitions, and empty ones while nothing arrives."""
+        rows = _MessageRows(self._options, columns, keys, self.name)
+        merged, offsets = self._merged, self._offsets
+        self._merged, self._offsets, self._crowded = None, {}, frozenset()
+        starts = {**(merged.following if merged else {}), **offsets}
+        self._fetcher = fetcher = PartitionFetcher(
+            self.name,
+            self._options.topics,
+            starts if merged or offsets else None,
+            keyed=rows.keyed,
+            idle=self._options.idle,
+            from_end=self._options.start == "end",
+        )
         try:
-            consumer.subscribe(
-                list(self._options.topics),
-                on_assign=reader.on_assign,
-                on_revoke=reader.on_revoke,
-                on_lost=reader.on_revoke,
-            )
-            if token is not None:
-                yield from self._read_again(reader, consumer, rows, token)
-            while True:
-                reader.fetch(consumer)
-                yield rows.make_batch(reader.backlog.take(time.monotonic()), self.name)
+            if merged is not None and not offsets:
+                yield from self._read_again(rows, merged)
+            # Messages are fetched in one thread and parsed in another.
+            with closing(prefetch(self._fetch(fetcher), _FETCHED_AHEAD)) as fetched:
+                yield from map(rows.make_batch, fetched)
         except KafkaException as error:
             raise SourceError(f"{self.name} cannot be read: {_reason(error)}") from error
         finally:
-            self._consumer = self._reader = None
+            self._fetcher = None
+
+    def _fetch(self, fetcher: PartitionFetcher) -> Iterator[FetchedMessages]:
+        """Join the group and yield messages, also while there are none."""
+        self._consumer = consumer = self._create_consumer(error_cb=fetcher.on_error)
+        try:
+            consumer.subscribe(
+                list(self._options.topics),
+                on_assign=fetcher.on_assign,
+                on_revoke=fetcher.on_revoke,
+                on_lost=fetcher.on_revoke,
+            )
+            while True:
+                yield fetcher.fetch(consumer, self._crowded)
+        finally:
+            self._consumer = None
             consumer.close()
 
-    def _read_again(
-        self, reader: _TopicReader, consumer: Consumer, rows: _Rows, token: dict[str, Any]
-    ) -> Iterator[Batch]:
-        """Yield the batch of a token again, unchanged."""
-        ends = _from_json(token["ends"])
-        nothing = rows.make_batch(GatheredMessages(), self.name).table
-        while not reader.backlog.has_reached(ends):
-            # Without a token: the previous position stays valid, with its rows.
-            yield Batch(nothing, 1, 0, self.name)
-            reader.fetch(consumer, ends)
-        batch = rows.make_batch(reader.backlog.take_until(ends), self.name, token["rows"])
-        if batch.table.num_rows > int(token["rows"]):
-            raise SourceError(f"{self.name}: the topics have other messages than before")
-        reader.settled = True
-        yield batch
+    def _read_again(self, rows: _MessageRows, merged: MergedPosition) -> Iterator[Batch]:
+        """Yield the batch of an earlier version's position again, unchanged."""
+        settings = self._settings()
+        for name in ("group.instance.id",):  # it is no member of the group
+            settings.pop(name, None)
+        nothing = rows.make_batch(FetchedMessages(np.empty(0, np.int64), [], [], ())).table
+        messages = None
+        with Consumer(settings, logger=log) as consumer:
+            for messages in read_merged(consumer, merged, keyed=rows.keyed):
+                if messages is None:
+                    yield Batch(nothing, 1, 0, self.name)
+        assert messages is not None
+        yield rows.make_merged_batch(messages, merged)
 
     def _create_consumer(self, **more: Any) -> Consumer:
         try:
@@ -133,6 +167,8 @@ class KafkaSource(Source):
             "queued.max.messages.kbytes": 4096,
             "fetch.queue.backoff.ms": 10,
             "fetch.message.max.bytes": 262_144,
+            # Partitions that are added to a topic are found within this time.
+            "topic.metadata.refresh.interval.ms": 30_000,
             # A slow sink blocks the source for as long as it takes.
             "max.poll.interval.ms": 3_600_000,
             # So that a run that restarts after a crash joins the group at once.
@@ -149,124 +185,11 @@ class KafkaSource(Source):
         }
 
 
-class _TopicReader:
-    """Fetches messages of the assigned partitions into a backlog."""
-
-    def __init__(self, name: str, offsets: Offsets | None, *, keyed: bool) -> None:
-        self._name = name
-        self._keyed = keyed
-        self.backlog = Backlog(offsets or {})
-        self.settled = offsets is None
-        """Whether a resumed run has reached its earlier position."""
-        self._paused: set[Partition] = set()
-        self._warned = 0.0
-        self._fatal: KafkaError | None = None
-        self._joined = False
-
-    @property
-    def listening(self) -> bool:
-        """Whether it receives all messages that are sent from now on."""
-        return self._joined and self.backlog.located
-
-    def fetch(self, consumer: Consumer, ends: Offsets | None = None) -> None:
-        """Fetch messages for a moment; pause partitions with many waiting messages.
-
-        Partitions that have not reached `ends` are not paused.
-        """
-        deadline = time.monotonic() + _POLL_SECONDS
-        room = True
-        while room and (left := deadline - time.monotonic()) > 0:
-            self._add(consumer.consume(_FETCHED, left))
-            if self._fatal is not None:
-                self._fail(self._fatal)
-            self._pause(consumer, ends or {})
-            room = not self._paused
-
-    def _add(self, messages: Sequence[Fetched]) -> None:
-        now = time.monotonic()
-        parts: defaultdict[Partition, list[Fetched]] = defaultdict(list)
-        ends: Offsets = {}
-        for message in messages:
-            error = message.error()
-            if error is None:
-                parts[message.topic() or "", message.partition() or 0].append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                ends[message.topic() or "", message.partition() or 0] = message.offset() or 0
-            else:
-                self._fail(error)
-        for partition, part in parts.items():
-            self.backlog.add(partition, _columns(part, keys=self._keyed), now)
-        for partition, end in ends.items():
-            if partition not in parts or end > (parts[partition][-1].offset() or 0):
-                self.backlog.end(partition, end, now)
-
-    def on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Start at the run's position, or else at the group's."""
-        known = [p for p in partitions if (p.topic, p.partition) in self.backlog.offsets]
-        if known and self.settled:
-            # Other consumers may have read more in the meantime.
-            with suppress(KafkaException):
-                for partition in consumer.committed(known, timeout=_TIMEOUT):
-                    place = partition.topic, partition.partition
-                    self.backlog.offsets[place] = max(self.backlog.offsets[place], partition.offset)
-        for partition in known:
-            partition.offset = self.backlog.offsets[partition.topic, partition.partition]
-        self.backlog.assign([(p.topic, p.partition) for p in partitions], time.monotonic())
-        consumer.assign(partitions)
-        self._joined = True
-
-    def on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        """Drop the waiting messages of partitions that others read now."""
-        gone = [(p.topic, p.partition) for p in partitions]
-        self.backlog.revoke(gone)
-        self._paused -= set(gone)
-
-    def on_error(self, error: KafkaError) -> None:
-        """Log from time to time that brokers do not answer; the client retries."""
-        if error.code() == KafkaError._FATAL:
-            self._fatal = error
-        elif time.monotonic() - self._warned > 60:
-            self._warned = time.monotonic()
-            log.warning("%s does not answer now (%s); retrying", self._name, error.name())
-
-    def _pause(self, consumer: Consumer, ends: Offsets) -> None:
-        full, room = self.backlog.find_crowded()
-        awaited = {
-            place for place, end in ends.items() if not self.backlog.has_reached({place: end})
-        }
-        fresh = set(full) - self._paused - awaited
-        again = self._paused & set(room)
-        if fresh:
-            consumer.pause([TopicPartition(*partition) for partition in fresh])
-        if again:
-            consumer.resume([TopicPartition(*partition) for partition in again])
-        self._paused = (self._paused | fresh) - again
-
-    def _fail(self, error: KafkaError) -> None:
-        if "fenced" in error.str().lower():
-            raise SourceError(
-                f"{self._name} is read by another engine of the same group; give each its group="
-            )
-        if error is self._fatal or error.fatal() or error.code() in _DENIED:
-            raise SourceError(f"{self._name} cannot be read: {error.name()}; ask its operator")
-        self.on_error(error)
-
-
-_DENIED: Final = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-)
-
-
-class _Rows:
+class _MessageRows:
     """Turns messages into batches of these columns."""
 
     def __init__(
-        self,
-        options: KafkaSourceOptions,
-        columns: Sequence[str],
-        keys: Sequence[str],
+        self, options: KafkaSourceOptions, columns: Sequence[str], keys: Sequence[str], name: str
     ) -> None:
         self._columns = list(columns)
         self._keys = keys
@@ -274,75 +197,96 @@ class _Rows:
         wanted = [name for name in columns if name != options.key]
         self._parser = PayloadParser(wanted, options.payload)
         self._hidden = options.payload == "cbor"
+        self._name = name
         self._count = 0
 
-    def make_batch(self, gathered: GatheredMessages, name: str, expected: int = 0) -> Batch:
-        """Return the rows of messages, at least `expected`; missing rows are null."""
-        messages = gathered.messages
+    @property
+    def keyed(self) -> bool:
+        """Whether keys of messages are read."""
+        return self._key is not None
+
+    def make_batch(self, messages: FetchedMessages) -> Batch:
+        """Return the rows of messages."""
+        frame, origin, rejected = self._parse(messages)
+        batch = self._encode(frame)
+        self._count += len(messages.values)
+        return Batch(
+            batch,
+            1,
+            self._count,
+            self._name,
+            places=messages.offsets[origin],
+            partitions=tuple(self._describe(part, origin, rejected) for part in messages.parts),
+        )
+
+    def make_merged_batch(self, messages: FetchedMessages, merged: MergedPosition) -> Batch:
+        """Return the rows of messages, as many as before at least; missing rows are null."""
+        frame, origin, rejected = self._parse(messages)
+        places = messages.offsets[origin]
+        missing = max(0, merged.rows - frame.height)
+        if missing:
+            log.warning("%s: %d messages that were read before are gone", self._name, missing)
+            frame = pl.concat([frame.clear(missing), frame])
+            places = np.concatenate([np.full(missing, -1), places])
+        if frame.height > merged.rows:
+            raise SourceError(f"{self._name}: the topics have other messages than before")
+        return Batch(
+            self._encode(frame),
+            1,
+            0,
+            self._name,
+            tuple(line for _, line in rejected),
+            places,
+            merged.to_token(),
+        )
+
+    def _parse(
+        self, messages: FetchedMessages
+    ) -> tuple[pl.DataFrame, np.ndarray[Any, np.dtype[np.int64]], list[tuple[int, Rejected]]]:
+        """Return the rows, the message of each, and the messages that cannot be read."""
         parsed = self._parser.parse(messages.values)
         frame = parsed.frame
         if self._key is not None:
             texts = [decode_key(key) for key in messages.keys]
-            own = pl.Series(self._key, texts, pl.String)[parsed.origin]
-            frame = frame.with_columns(own)
-        places = np.array(messages.offsets, np.int64)[parsed.origin]
-        missing = max(0, expected - frame.height)
-        if missing:
-            log.warning("%s: %d messages that were read before are gone", name, missing)
-            frame = pl.concat([frame.clear(missing), frame])
-            places = np.concatenate([np.full(missing, -1), places])
+            frame = frame.with_columns(pl.Series(self._key, texts, pl.String)[parsed.origin])
+        rejected = []
+        for number, reason in parsed.rejected:
+            place, raw = int(messages.offsets[number]), self._show(messages.values[number])
+            rejected.append((number, Rejected(place, reason, raw)))
+        return frame, parsed.origin, rejected
+
+    def _encode(self, frame: pl.DataFrame) -> pa.RecordBatch:
         table = frame.select(self._columns).rechunk().to_arrow()
         batch, *_ = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
-        first, self._count = self._count, self._count + len(messages)
-        return Batch(
-            encode_keys(batch, self._keys),
-            first + 1,
-            self._count,
-            name,
-            tuple(
-                Rejected(messages.offsets[number], reason, self._show(messages.values[number]))
-                for number, reason in parsed.rejected
-            ),
-            places,
-            {
-                "offsets": _to_json(gathered.before),
-                "ends": _to_json(gathered.after),
-                "rows": frame.height,
-            },
-            _to_json(gathered.before | gathered.after) or None,
+        return encode_keys(batch, self._keys)
+
+    def _describe(
+        self,
+        part: FetchedPart,
+        origin: np.ndarray[Any, np.dtype[np.int64]],
+        rejected: Sequence[tuple[int, Rejected]],
+    ) -> PartitionRows:
+        begin, end = origin.searchsorted([part.begin, part.end]).tolist()
+        topic, number = part.partition
+        return PartitionRows(
+            f"{topic}/{number}",
+            begin,
+            end,
+            part.token,
+            part.after,
+            {topic: {str(number): part.after}} if part.begin < part.end else None,
+            tuple(line for place, line in rejected if part.begin <= place < part.end),
+            part.awaited,
         )
 
     def _show(self, payload: bytes) -> str:
         return payload.hex() if self._hidden else payload.decode(errors="replace")
 
 
-def _columns(messages: Sequence[Fetched], *, keys: bool) -> Messages:
-    return Messages(
-        [message.offset() or 0 for message in messages],
-        [message.timestamp()[1] for message in messages],
-        [message.value() or b"" for message in messages],
-        [message.key() for message in messages] if keys else [],
-    )
-
-
-def _to_partitions(offsets: Mapping[Partition, int]) -> list[TopicPartition]:
-    return [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
-
-
-def _to_json(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
-    """Encode offsets for a checkpoint, by topic and partition."""
-    plain: dict[str, dict[str, int]] = {}
-    for (topic, number), offset in sorted(offsets.items()):
-        plain.setdefault(topic, {})[str(number)] = offset
-    return plain
-
-
-def _from_json(plain: Mapping[str, Mapping[str, int]]) -> Offsets:
-    return {
-        (topic, int(number)): offset
-        for topic, parts in plain.items()
-        for number, offset in parts.items()
-    }
+def _parse_name(name: str) -> Partition:
+    """Parse the name of a partition, such as `gps/3`."""
+    topic, _, number = name.rpartition("/")
+    return topic, int(number)
 
 
 def decode_key(key: bytes | str | None) -> str | None:
