@@ -20,6 +20,7 @@ from tacit.ledger.overview import read_overview
 from tacit.ledger.tables import ACTS, HEAD
 from tacit.ledger.verification import record_verification, verify
 from tacit.service.roles import Role
+from tacit.service.tables import METADATA, PROPOSALS, SERVICE, TOKENS, VERSIONS
 from tacit.service.tokens import Tokens
 from tests.ledger.drafts import DAY, draft
 from tests.ledger.test_archive import OLD, fill
@@ -155,3 +156,49 @@ def test_the_command_line_shows_acts(tmp_path: Path, as_json: bool) -> None:
         assert "token created" in shown.output
     verified = run.invoke(main, ["ledger", "verify", place])
     assert "1 administrative act" in verified.output
+
+
+EARLIER: list[tuple[sa.Table, dict[str, object]]] = [
+    (TOKENS, {"id": "a1", "digest": b"1", "role": "consumer", "name": "city", "streams": "[]",
+              "note": "", "created": 1, "creator": "ann"}),
+    (VERSIONS, {"run": "r", "number": 1, "created": 1, "author": "ann", "summary": "",
+                "content": b"2", "plan": "3"}),
+    *(
+        (PROPOSALS, {"run": "r", "number": number, "created": 1, "role": "consumer",
+                     "author": "city", "kind": "query", "change": "{}", "automatic": False,
+                     "state": state, "base": 1, "reason": "", "decided": decided, "decider": "",
+                     "note": ""})
+        for number, state, decided in ((1, "ready", None), (2, "rejected", 2))
+    ),
+]  # fmt: skip
+
+
+def test_rows_of_a_service_before_they_were_covered_are_covered_when_it_is_opened(
+    ledger: Ledger,
+) -> None:
+    with ledger.database.writing() as connection:
+        METADATA.create_all(connection)
+        connection.execute(SERVICE.insert().values(version=3))
+        for table, row in EARLIER:
+            connection.execute(table.insert().values(row))
+        record_act(connection, "operator ann", ActKind.TOKEN_CREATED, "a1")
+    for _ in range(2):
+        tokens = Tokens(ledger.database)
+    tokens.create(Role.CONSUMER, "clinic", creator="operator ann")
+    tokens.revoke("a1", actor="operator ann")
+    assert verify(ledger).passed, verify(ledger).faults
+    assert [one.kind for one in read_acts(ledger.database)].count(ActKind.UPGRADED) == 1
+    for table in (TOKENS, VERSIONS, PROPOSALS):
+        with ledger.database.writing() as connection:
+            connection.execute(table.update().values(created=7))
+        assert not verify(ledger).passed
+        with ledger.database.writing() as connection:
+            connection.execute(table.update().values(created=1))
+
+
+def test_a_table_that_acts_cover_cannot_be_dropped_unseen(ledger: Ledger) -> None:
+    Tokens(ledger.database).create(Role.CONSUMER, "city", creator="operator ann")
+    with ledger.database.writing() as connection:
+        TOKENS.drop(connection)
+    (fault,) = verify(ledger).faults
+    assert fault.message == "an act names it, but it is missing"

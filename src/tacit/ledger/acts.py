@@ -29,6 +29,8 @@ class ActKind(StrEnum):
     REJECTED = "rejected"
     POLICY_CHANGED = "policy changed"
     LIVE = "live"
+    UPGRADED = "upgraded"
+    """Rows of an earlier version of Tacit are covered from here on."""
 
 
 @dataclass(frozen=True, slots=True)

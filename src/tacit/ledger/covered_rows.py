@@ -53,7 +53,9 @@ def find_changed(connection: sa.Connection, details: Iterator[str]) -> Iterator[
     for name, covered in tables.items():
         rests = [rest for parts in covered.values() for rest in parts.values()]
         columns = {one for columns, _, among in rests for one in (*columns, *among)}
-        for row in _read_rows(connection, name, sorted({*keys[name], *columns})):
+        there = sa.inspect(connection).has_table(name)
+        rows = _read_rows(connection, name, sorted({*keys[name], *columns}))
+        for row in rows if there else ():
             key = tuple(row[one] for one in keys[name])
             place = _describe(name, key)
             parts = covered.pop(key, None)

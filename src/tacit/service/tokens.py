@@ -21,11 +21,10 @@ from typing import Any, Final
 from tacit.errors import LedgerError, OptionError
 from tacit.ledger.acts import ActKind, record_act
 from tacit.ledger.alchemy import sa
-from tacit.ledger.covered_rows import CoveredRow
 from tacit.ledger.database import Database, now
 from tacit.ledger.tables import ACTS
 from tacit.service.roles import Principal, Role
-from tacit.service.tables import TOKENS, create_tables
+from tacit.service.tables import TOKENS, cover_revocation, cover_token, create_tables
 
 _FORM: Final = re.compile(r"tacit_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NOTHING: Final = bytes(32)
@@ -109,7 +108,7 @@ class Tokens:
         with self._database.writing() as connection:
             connection.execute(TOKENS.insert().values(row))
             detail = {"role": str(role), "name": name, "streams": list(streams), "expires": expires}
-            covers = [_cover(identity, "created"), _cover(identity, "revoked")]
+            covers = cover_token(identity)
             record_act(connection, creator, ActKind.TOKEN_CREATED, identity, detail, covers)
         return f"tacit_{identity}_{secret}", _to_record(row)
 
@@ -128,7 +127,7 @@ class Tokens:
             row = connection.execute(sa.select(TOKENS).where(mine)).mappings().one_or_none()
             if changed and row is not None:
                 detail = {"role": row["role"], "name": row["name"]}
-                covers = [_cover(identity, "revoked")]
+                covers = [cover_revocation(identity)]
                 record_act(connection, actor, ActKind.TOKEN_REVOKED, identity, detail, covers)
         if row is None:
             raise UnknownTokenError(f"there is no token with the id '{identity}'")
@@ -201,12 +200,6 @@ def public_id(text: str) -> str:
     """
     found = _FORM.fullmatch(text)
     return "" if found is None else found[1]
-
-
-def _cover(identity: str, part: str) -> CoveredRow:
-    created = [column.name for column in TOKENS.c if column.name != "revoked"]
-    columns = created if part == "created" else ["revoked"]
-    return CoveredRow(TOKENS, {"id": identity}, part, columns)
 
 
 def _hash(secret: str) -> bytes:

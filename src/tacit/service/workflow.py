@@ -25,7 +25,6 @@ from tacit.engines.setup import RunOptions
 from tacit.errors import OptionError, SourceError, SpecificationError, TacitError
 from tacit.ledger.acts import ActKind, record_act
 from tacit.ledger.alchemy import sa
-from tacit.ledger.covered_rows import CoveredRow
 from tacit.ledger.database import now
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.run import Run
@@ -43,7 +42,16 @@ from tacit.service.catalogue import (
 )
 from tacit.service.planner import PlanJob, PlannerProcess
 from tacit.service.roles import Principal, Role
-from tacit.service.tables import PROPOSALS, VERSIONS, create_tables
+from tacit.service.tables import (
+    OPEN,
+    PROPOSALS,
+    VERSIONS,
+    ProposalState,
+    cover_decision,
+    cover_proposal,
+    cover_version,
+    create_tables,
+)
 from tacit.service.versions import StoredVersion, describe_effect, find_obstacles
 from tacit.spec.specification import Query, Specification
 from tacit.spec.subjects import SubjectFile
@@ -53,10 +61,6 @@ from tacit.spec.yaml_writer import to_yaml
 MOST_OPEN: Final = 10
 """The most open proposals of one author."""
 _FILES: Final = "the files"
-_PROPOSED: Final = ("run", "number", "created", "role", "author", "kind", "change", "automatic")
-"""What never changes in a proposal."""
-_UNDECIDED: Final = ("decided", "decider", "note", "version")
-"""What a decision alone changes."""
 log = logging.getLogger("tacit.service")
 
 
@@ -70,22 +74,6 @@ class ProposalKind(StrEnum):
     """What a subject keeps private."""
     VERSION = "version"
     """Back to an older version, or to the files."""
-
-
-class ProposalState(StrEnum):
-    """How far a proposal is."""
-
-    PLANNING = "planning"
-    READY = "ready"
-    """Planned: it waits for an operator."""
-    FAILED = "failed"
-    """There is no plan for it."""
-    APPROVED = "approved"
-    REJECTED = "rejected"
-    WITHDRAWN = "withdrawn"
-
-
-OPEN: Final = (ProposalState.PLANNING, ProposalState.READY, ProposalState.FAILED)
 
 
 class UnknownProposalError(TacitError):
@@ -331,9 +319,8 @@ class Workflow:
             "specification": stored.spec.fingerprint,
             "plan": stored.plan_digest,
         }
-        key, columns = {"run": self.name, "number": number}, VERSIONS.c.keys()
-        version = CoveredRow(VERSIONS, key, "created", columns)
-        covers = [version, *(self._cover_decided(one) for one in proposals)]
+        decided = (cover_decision(self.name, one) for one in proposals)
+        covers = [cover_version(self.name, number), *decided]
         record_act(connection, author, ActKind.APPROVED, f"version {number}", detail, covers)
         outdated = PROPOSALS.update().where(
             PROPOSALS.c.run == self.name, PROPOSALS.c.state == str(ProposalState.READY)
@@ -494,12 +481,7 @@ class Workflow:
             changed = ActKind.POLICY_CHANGED if kind == ProposalKind.POLICY else ActKind.PROPOSED
             detail = {name: value for name, value in change.items() if name != "base"}
             detail |= {"run": self.name, "kind": str(kind)}
-            key = {"run": self.name, "number": number}
-            undecided = {"state": [str(state) for state in OPEN]}
-            covers = [
-                CoveredRow(PROPOSALS, key, "proposed", _PROPOSED),
-                CoveredRow(PROPOSALS, key, "decided", _UNDECIDED, undecided),
-            ]
+            covers = cover_proposal(self.name, number)
             record_act(connection, str(author), changed, f"proposal {number}", detail, covers)
         self._wake.set()
         return self.read(number)
@@ -513,13 +495,9 @@ class Workflow:
             with self.database.writing() as connection:
                 self._write(connection, number, state=str(state), content=None, note=note,
                             decided=now(), decider=str(actor))  # fmt: skip
-                detail, covers = {"note": note}, [self._cover_decided(number)]
+                detail, covers = {"note": note}, [cover_decision(self.name, number)]
                 record_act(connection, str(actor), kind, f"proposal {number}", detail, covers)
         return self.read(number)
-
-    def _cover_decided(self, number: int) -> CoveredRow:
-        columns = [column.name for column in PROPOSALS.c if column.name not in _PROPOSED]
-        return CoveredRow(PROPOSALS, {"run": self.name, "number": number}, "decided", columns)
 
     def _make_version(self, proposals: Sequence[Proposal], actor: str, note: str) -> None:
         """Make planned proposals the latest version, in one transaction, and reload the run."""

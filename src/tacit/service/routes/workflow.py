@@ -15,14 +15,9 @@ from tacit.service.dependencies import LARGEST_ID, State
 from tacit.service.problems import Problem, problem_responses
 from tacit.service.roles import Principal, Role
 from tacit.service.state import ServiceState
+from tacit.service.tables import ProposalState
 from tacit.service.versions import compare, describe_quality
-from tacit.service.workflow import (
-    DecidedError,
-    Proposal,
-    ProposalState,
-    UnknownProposalError,
-    VersionRecord,
-)
+from tacit.service.workflow import DecidedError, Proposal, UnknownProposalError, VersionRecord
 from tacit.spec.boolean_queries import MOST_VALUES
 from tacit.spec.yaml_writer import to_yaml
 
