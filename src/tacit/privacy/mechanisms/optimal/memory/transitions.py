@@ -51,8 +51,6 @@ _SLOTS: Final = (48, 12, 1)
 """Divisions of the week: hours of working days and weekends, four-hour spans, none."""
 _MOST_STEPS: Final = 1e15
 """Counts in a plan file are smaller than this."""
-_ROUNDS: Final = 12
-"""Rounds of expectation-maximisation."""
 
 
 class StepFeatures(NamedTuple):
@@ -164,21 +162,12 @@ class Transitions:
         """
         full = counts.reshape(*self.layout.shape, *counts.shape[1:])
         context, hour = self.strengths
-        # What all profiles have in common; variables have nothing in common.
-        pooled = full.sum(axis=4, keepdims=True) if self.joint else full
-        everywhere = pooled.sum(axis=(0, 1, 2, 3))
-        base = _mix(everywhere.sum(axis=-2), np.full(self.values, 1 / self.values), 1.0)
-        mixed = _mix(everywhere, base[..., np.newaxis, :], context)
-        mixed = _mix(pooled.sum(axis=(0, 2, 3)), mixed, context)
-        mixed = _mix(pooled.sum(axis=(2, 3)), mixed, context)
-        mixed = _mix(pooled.sum(axis=3), mixed[:, :, np.newaxis], context)
-        if self.joint:
-            mixed = _mix(full.sum(axis=3), mixed, context)
+        mixed = smooth_contexts(full.sum(axis=3), context, joint=self.joint)
         by_hour = np.repeat(mixed[:, :, :, np.newaxis], self.layout.slots, axis=3)
         if self.layout.slots > 1:
             by_hour *= self._compare_hours(full, by_hour)
             by_hour /= by_hour.sum(axis=-1, keepdims=True)
-        return _mix(full, by_hour, hour).reshape(counts.shape)
+        return mix(full, by_hour, hour).reshape(counts.shape)
 
     def _compare_hours(self, full: Floats, usual: Floats) -> Floats:
         """Return how much more often each step occurs at an hour than at all hours together.
@@ -189,16 +178,14 @@ class Transitions:
         common = (0, 1, 2, 4) if self.joint else (0, 1, 2)
         expected = (full.sum(axis=-1, keepdims=True) * usual).sum(axis=common, keepdims=True)
         found = full.sum(axis=common, keepdims=True)
-        total = expected.sum(axis=3, keepdims=True)
-        prior = self.strengths[1] * total / np.maximum(total.sum(axis=-1, keepdims=True), 1e-9)
-        return np.asarray((found + prior + 1e-9) / (expected + prior + 1e-9))
+        return compare_hours(found, expected, self.strengths[1], axis=3)
 
     @cached_property
     def start(self) -> Singles:
         """`[kind of group][chain][value]`: the belief about a subject that is new."""
         everywhere = self.starts.sum(axis=0)
-        base = _mix(everywhere, np.full(self.values, 1 / self.values), 1.0)
-        found = _mix(self.starts, base, self.strengths[0])
+        base = mix(everywhere, np.full(self.values, 1 / self.values), 1.0)
+        found = mix(self.starts, base, self.strengths[0])
         return (found * self.weights[:, np.newaxis]).astype(np.float32)
 
     def to_dict(self) -> dict[str, Any]:
@@ -261,7 +248,31 @@ class Transitions:
         return read
 
 
-def _mix(counts: Floats, base: Floats, strength: float) -> Floats:
+def smooth_contexts(counts: Floats, strength: float, *, joint: bool) -> Floats:
+    """Turn counts of steps at all hours into probabilities.
+
+    Both are `[group before][group][level][chain][value before][value]`.
+    """
+    values = counts.shape[-1]
+    # What all profiles have in common; variables have nothing in common.
+    pooled = counts.sum(axis=3, keepdims=True) if joint else counts
+    everywhere = pooled.sum(axis=(0, 1, 2))
+    base = mix(everywhere.sum(axis=-2), np.full(values, 1 / values), 1.0)
+    mixed = mix(everywhere, base[..., np.newaxis, :], strength)
+    mixed = mix(pooled.sum(axis=(0, 2)), mixed, strength)
+    mixed = mix(pooled.sum(axis=2), mixed, strength)
+    mixed = mix(pooled, mixed[:, :, np.newaxis], strength)
+    return mix(counts, mixed, strength) if joint else mixed
+
+
+def compare_hours(found: Floats, expected: Floats, strength: float, axis: int) -> Floats:
+    """Return how much more often steps occur at each hour than expected, smoothed towards 1."""
+    total = expected.sum(axis=axis, keepdims=True)
+    prior = strength * total / np.maximum(total.sum(axis=-1, keepdims=True), 1e-9)
+    return np.asarray((found + prior + 1e-9) / (expected + prior + 1e-9))
+
+
+def mix(counts: Floats, base: Floats, strength: float) -> Floats:
     """Turn counts into probabilities; the base counts for some more steps."""
     return np.asarray((counts + strength * base) / (counts.sum(axis=-1, keepdims=True) + strength))
 
@@ -284,138 +295,3 @@ def _read_sparse(plain: Mapping[str, Any], shape: tuple[int, ...]) -> Floats:
         raise ValueError("counts")
     flat[places] = counts
     return flat.reshape(shape)
-
-
-# Fitting
-
-
-class Steps(NamedTuple):
-    """The steps of history of one component."""
-
-    features: StepFeatures
-    subject: Whole
-    before: Whole
-    """The value before; for a factored belief all variables as bits."""
-    value: Whole
-
-
-def choose_profiles(variables: int) -> tuple[int, ...]:
-    """Return the numbers of profiles to try."""
-    if variables > MOST_JOINT:
-        return (1,)
-    return tuple(n for n in (1, 2, 4) if n << variables <= MOST_NUMBERS)
-
-
-def fit_transitions(
-    steps: Steps,
-    layout: CellLayout,
-    variables: int,
-    profiles: int,
-    strengths: tuple[float, float],
-    firsts: tuple[Whole, Whole, Whole],
-) -> Transitions:
-    """Fit the tables to steps of history; profiles by expectation-maximisation.
-
-    `firsts` are windows of history: their groups, values and subjects.
-    """
-    if variables > MOST_JOINT:
-        return _fit_factored(steps, layout, variables, strengths, firsts)
-    size = 1 << variables
-    cells = layout.number(steps.features)
-    subjects = int(max(steps.subject.max(initial=0), firsts[2].max(initial=0))) + 1
-    shares = _guess_profiles(steps, subjects, profiles, size)
-    keys, places = np.unique(
-        (cells * size + steps.before) * size + steps.value, return_inverse=True
-    )
-    places = places.ravel()
-    fitted = _gather(steps, layout, keys, places, shares, firsts, strengths, size)
-    for _ in range(_ROUNDS if profiles > 1 else 0):
-        tables = np.log(fitted.smooth(fitted.counts))
-        likely = np.empty((subjects, profiles))
-        for profile in range(profiles):
-            each = tables[:, profile].reshape(-1)[keys][places]
-            likely[:, profile] = np.bincount(steps.subject, each, subjects)
-        likely += np.log(fitted.weights)
-        likely -= likely.max(axis=1, keepdims=True)
-        shares = np.exp(likely)
-        shares /= shares.sum(axis=1, keepdims=True)
-        fitted = _gather(steps, layout, keys, places, shares, firsts, strengths, size)
-    return fitted
-
-
-def _guess_profiles(steps: Steps, subjects: int, profiles: int, size: int) -> Floats:
-    """Begin with profiles by how often anything private is there."""
-    shares = np.full((subjects, profiles), 0.1 / profiles)
-    total = np.bincount(steps.subject, minlength=subjects)
-    there = np.bincount(steps.subject, steps.value > 0, subjects) if size > 1 else total * 0.0
-    rank = np.argsort(np.argsort(there / np.maximum(1, total), kind="stable"), kind="stable")
-    shares[np.arange(subjects), rank * profiles // subjects] += 0.9
-    return shares
-
-
-def _gather(
-    steps: Steps,
-    layout: CellLayout,
-    keys: Whole,
-    places: Whole,
-    shares: Floats,
-    firsts: tuple[Whole, Whole, Whole],
-    strengths: tuple[float, float],
-    size: int,
-) -> Transitions:
-    """Count steps, each by the likely profile of its subject."""
-    profiles = shares.shape[1]
-    counts = np.zeros((profiles, layout.cells * size * size))
-    starts = np.zeros((layout.kinds, profiles, size))
-    groups, values, subjects = firsts
-    for profile in range(profiles):
-        own = shares[:, profile]
-        counts[profile, keys] = np.bincount(places, own[steps.subject], len(keys))
-        first = layout.groups[groups] * size + values
-        found = np.bincount(first, own[subjects], layout.kinds * size)
-        starts[:, profile] = found.reshape(layout.kinds, size)
-    weights = np.maximum(shares.mean(axis=0), 1e-6)
-    table = counts.reshape(profiles, layout.cells, size, size).transpose(1, 0, 2, 3)
-    return Transitions(
-        layout, True, weights / weights.sum(), np.ascontiguousarray(table), starts, strengths
-    )
-
-
-def _fit_factored(
-    steps: Steps,
-    layout: CellLayout,
-    variables: int,
-    strengths: tuple[float, float],
-    firsts: tuple[Whole, Whole, Whole],
-) -> Transitions:
-    cells = layout.number(steps.features)
-    counts = np.zeros((layout.cells, variables, 2, 2))
-    starts = np.zeros((layout.kinds, variables, 2))
-    for variable in range(variables):
-        before, value = ((part >> variable) & 1 for part in (steps.before, steps.value))
-        found = np.bincount((cells * 2 + before) * 2 + value, minlength=layout.cells * 4)
-        counts[:, variable] = found.reshape(layout.cells, 2, 2)
-        first = layout.groups[firsts[0]] * 2 + ((firsts[1] >> variable) & 1)
-        starts[:, variable] = np.bincount(first, minlength=layout.kinds * 2).reshape(-1, 2)
-    return Transitions(layout, False, np.ones(variables), counts, starts, strengths)
-
-
-def predict_log_likelihood(fitted: Transitions, steps: Steps) -> float:
-    """Return the log-likelihood of steps that were held out, given the true values before them.
-
-    Steps must be in order of time. What is known about a subject's profile follows from its steps.
-    """
-    cells = fitted.layout.number(steps.features)
-    if not fitted.joint:
-        total = 0.0
-        for variable in range(fitted.chains):
-            before, value = ((part >> variable) & 1 for part in (steps.before, steps.value))
-            total += float(np.log(fitted.tables[cells, variable, before, value]).sum())
-        return total
-    likely = fitted.tables[cells, :, steps.before, steps.value].astype(np.float64)
-    subjects = int(steps.subject.max(initial=0)) + 1
-    each = np.log(fitted.weights) + np.zeros((subjects, 1))
-    for chain in range(fitted.chains):
-        each[:, chain] += np.bincount(steps.subject, np.log(likely[:, chain]), subjects)
-    top = each.max(axis=1, keepdims=True)
-    return float((np.log(np.exp(each - top).sum(axis=1)) + top[:, 0]).sum())
