@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import product
+from operator import is_
 
 from tacit.patterns.normal import holds_condition, simplify
 from tacit.patterns.ternary import all_of, any_of, not_of, possibly, surely
@@ -98,16 +99,17 @@ def _bounds(atom: Pattern, private: AbstractSet[str]) -> tuple[Pattern | bool, P
 def boolean_form(pattern: Pattern) -> Pattern:
     """Return the pattern with as many boolean operators as possible outside of ordered parts."""
     match pattern:
-        case And(parts):
-            return And(*map(boolean_form, parts))
-        case Or(parts):
-            return Or(*map(boolean_form, parts))
+        case Name(name, alias):
+            return Name(name) if alias else pattern
+        case And(parts) | Or(parts):
+            plain = tuple(map(boolean_form, parts))
+            same = all(map(is_, plain, parts))
+            return pattern if same else type(pattern)(*plain)
         case Not(part):
-            return Not(boolean_form(part))
+            inner = boolean_form(part)
+            return pattern if inner is part else Not(inner)
         case Repeat(part, 1, _):
             return boolean_form(part)
-        case Name(name):
-            return Name(name)
     if holds_condition(pattern):
         return pattern
     plainer = simplify(pattern)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import AuditError, PlanError, PrivacyError, SinkError
 from tacit.events.streams import COLUMN_TYPES
+from tacit.garbage import pause_collection
 from tacit.patterns.tree import Pattern, elements
 from tacit.pictures import make_picture
 from tacit.privacy.count_answers import AnswerCount
@@ -443,7 +444,8 @@ class Plan:
     @classmethod
     def load(cls, path: str | PathLike[str], spec: Specification | None = None) -> Plan:
         """Read a plan file for this specification; raise PlanError if it is not one."""
-        return cls.from_dict(read_plain(path), spec)
+        with pause_collection():
+            return cls.from_dict(read_plain(path), spec)
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """Draw what each query can expect; with a path, write it to this file too."""

@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from tacit.patterns.residuals import boolean_form
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
-from tacit.planning.tallies import UNDIVIDED, ChosenRows, CombinationCounts, Division
+from tacit.planning.tallies import (
+    UNDIVIDED,
+    ChosenRows,
+    CombinationCounts,
+    Division,
+    PositiveCounts,
+)
 from tacit.privacy.affected_queries import AffectedQuery, find_affected
 from tacit.privacy.components import Exposure
 from tacit.privacy.context_counts import ContextCounts
@@ -139,7 +145,7 @@ class Survey:
             )
             for part, public in zip(self.affected, self._public, strict=True)
         ]
-        self._queries = [CombinationCounts([column(query)]) for query in queries]
+        self._queries = PositiveCounts([column(query) for query in queries])
         self._joint_columns, joint = _list_joint(self.exposure, queries, column)
         self._joint = CombinationCounts(joint, _JOINT // len(joint)) if joint else None
 
@@ -155,7 +161,7 @@ class Survey:
         `starts` are the start times of windows that follow those of the call before.
         """
         rows = ChosenRows.choose(chosen, division)
-        for tally in (*self._components, *self._parts, *self._queries):
+        for tally in (*self._components, *self._parts, self._queries):
             tally.add(bits, rows)
         if self._joint is not None:
             self._joint.add(bits, rows)
@@ -173,14 +179,15 @@ class Survey:
         `readings` has for each affected query the mean answer under noise, or None where it was
         not tried.
         """
-        rows = [tally.rows(folds) for tally in self._queries]
-        positives = np.array([counts[found[:, 0]].sum(axis=0) for found, counts in rows])
+        windows, positives = np.zeros(1), np.zeros((0, 1))
+        if self._queries.columns:  # else there is nothing to plan for
+            windows, positives = self._queries.count(folds)
         history = _History(
             self,
             readings,
             pane_counts,
-            rows[0][1].sum(axis=0) if rows else np.zeros(1),
-            positives.reshape(len(rows), -1) if rows else np.zeros((0, 1)),
+            windows,
+            positives,
             [
                 ContextCounts.from_rows(*tally.rows(folds), len(component.signals))
                 for component, tally in zip(self.exposure.components, self._components, strict=True)

@@ -220,6 +220,55 @@ class CombinationCounts:
         return distinct, sums.astype(np.float64).reshape(len(distinct), number)
 
 
+class PositiveCounts:
+    """How many windows there are in each stretch, and in how many each bit column is true."""
+
+    def __init__(self, columns: Sequence[int]) -> None:
+        self.columns = list(columns)
+        self._level = 0
+        self._counts = np.zeros((0, len(self.columns) + 1), np.int64)
+        """`[stretch][column]`; the last column counts all windows."""
+
+    def add(self, bits: NDArray[np.uint64], rows: ChosenRows) -> None:
+        """Count `bits[window][column][word]` for the chosen windows and subjects."""
+        self._lengthen(rows.level)
+        stretch = np.full(rows.chosen.shape, -1, np.int64)
+        stretch[rows.chosen] = rows.stretches
+        grown = max(0, int(stretch.max(initial=-1)) + 1 - len(self._counts))
+        self._counts = np.pad(self._counts, ((0, grown), (0, 0)))
+        for number in np.unique(rows.stretches).astype(np.int64).tolist():
+            own = stretch == number
+            windows = np.flatnonzero(own.any(axis=1))
+            lanes = _pack(own[windows])
+            found = bits[windows][:, self.columns, : lanes.shape[1]] & lanes[:, np.newaxis]
+            self._counts[number, :-1] += np.bitwise_count(found).sum(axis=(0, 2), dtype=np.int64)
+            self._counts[number, -1] += own.sum()
+
+    def _lengthen(self, level: int) -> None:
+        """Merge the counts of stretches that have become one."""
+        if level == self._level:
+            return
+        merged = np.arange(len(self._counts)) >> (level - self._level)
+        counts = np.zeros((int(merged.max(initial=-1)) + 1, self._counts.shape[1]), np.int64)
+        np.add.at(counts, merged, self._counts)
+        self._counts, self._level = counts, level
+
+    def count(self, folds: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the windows of each fold, and `[column][fold]` those where a column is true."""
+        found = np.zeros((int(folds.max(initial=0)) + 1, self._counts.shape[1]))
+        np.add.at(found, folds[: len(self._counts)], self._counts)
+        return found[:, -1], np.ascontiguousarray(found[:, :-1].T)
+
+
+def _pack(chosen: NDArray[np.bool_]) -> Keys:
+    """Return `[window][word]`: a bit for each subject, lowest first."""
+    windows, slots = chosen.shape
+    octets = np.zeros((windows, -(-slots // 64) * 8), np.uint8)
+    packed = np.packbits(chosen, axis=1, bitorder="little")
+    octets[:, : packed.shape[1]] = packed
+    return octets.view("<u8").astype(np.uint64)
+
+
 def _number(keys: Keys) -> tuple[Keys, NDArray[np.intp]]:
     """Return the distinct keys, sorted, and the number of each key among them."""
     if keys.shape[1] == 1:

@@ -22,42 +22,21 @@ Indices = NDArray[np.int64]
 
 def compute_distances(neighbours: Sequence[Neighbours], classes: int) -> Floats:
     """Return the shortest distances between classes over groups; infinite without a path."""
-    lengths = np.array([len(group.rows) for group in neighbours], dtype=np.int64)
-    rows = np.array([row for group in neighbours for row in group.rows], dtype=np.int64)
-    epsilons = [
-        min(float(group.epsilon), _FAR) if distinguishes(group) else 0.0 for group in neighbours
-    ]
-    return _shortest(rows, lengths, np.array(epsilons), classes)
+    distances = np.full((classes, classes), np.inf)
+    np.fill_diagonal(distances, 0.0)
+    for group in neighbours:
+        epsilon = min(float(group.epsilon), _FAR) if distinguishes(group) else 0.0
+        members = np.ix_(group.rows, group.rows)
+        distances[members] = np.minimum(distances[members], epsilon)
+    for between in range(classes):
+        ways = distances[:, between, np.newaxis] + distances[between]
+        np.minimum(distances, ways, out=distances)
+    return np.where(distances < np.inf, np.minimum(distances, _FAR), np.inf)
 
 
 def distinguishes(group: Neighbours) -> bool:
     """Return whether a group's epsilon is large enough to treat its members as different."""
     return group.epsilon >= _SAME
-
-
-@compiled
-def _shortest(rows: Indices, lengths: Indices, epsilons: Floats, classes: int) -> Floats:
-    distances = np.full((classes, classes), np.inf)
-    for row in range(classes):
-        distances[row, row] = 0.0
-    begin = 0
-    for group in range(len(lengths)):
-        members = rows[begin : begin + lengths[group]]
-        begin += lengths[group]
-        for row in members:
-            for other in members:
-                if row != other:
-                    distances[row, other] = min(distances[row, other], epsilons[group])
-    for between in range(classes):
-        for row in range(classes):
-            for other in range(classes):
-                way = distances[row, between] + distances[between, other]
-                distances[row, other] = min(distances[row, other], way)
-    for row in range(classes):
-        for other in range(classes):
-            if distances[row, other] < np.inf:
-                distances[row, other] = min(distances[row, other], _FAR)
-    return distances
 
 
 @compiled

@@ -36,6 +36,8 @@ _WORK: Final = 1 << 27
 """The number of multiplications for the choice of one split."""
 _JUDGED: Final = 1 << 16
 """The number of values of held-out windows that are predicted, for each fold."""
+_LISTED: Final = 12
+"""Up to this many variables, all combinations of their values are listed."""
 _JOINT: Final = 6
 """Up to this many variables, their values are predicted jointly."""
 
@@ -193,8 +195,10 @@ class _Trial:
             base = base.prod(axis=1, keepdims=True)
         self._base = np.broadcast_to(base, (len(STRENGTHS), *base.shape)).copy()
         self._places = {id(self.tree.root): np.arange(len(judged))}
+        self._logarithms = np.empty(self._base.shape[:2])
+        """`[strength][row]`: the log-likelihood of each held-out row."""
         self._predict(self.tree.root)
-        self._total = self._weights @ np.log(self._base).sum(axis=2).T
+        self._total = self._weights @ self._logarithms.T
         self._growing = self.tree.grow()
         self._likelihoods = [self._total.copy()]
 
@@ -221,7 +225,9 @@ class _Trial:
             size * seen.shape[1],
         )
         found = counts[self._targets[places] + offsets]
-        self._base[:, places] = (found + strengths * self._base[:, places]) / (total + strengths)
+        mixed = (found + strengths * self._base[:, places]) / (total + strengths)
+        self._base[:, places] = mixed
+        self._logarithms[:, places] = np.log(mixed).sum(axis=2)
 
     def split(self) -> bool:
         """Take one more split; return whether there was any."""
@@ -230,12 +236,12 @@ class _Trial:
             return False
         places = self._places[id(node)]
         weights = self._weights[places]
-        before = weights @ np.log(self._base[:, places]).sum(axis=2).T
+        before = weights @ self._logarithms[:, places].T
         there = self._signals[places, node.split]
         for branch, own in zip(node.branches, (places[~there], places[there]), strict=True):
             self._places[id(branch)] = own
             self._predict(branch)
-        after = weights @ np.log(self._base[:, places]).sum(axis=2).T
+        after = weights @ self._logarithms[:, places].T
         self._total = self._total + after - before
         self._likelihoods.append(self._total)
         return True
@@ -262,10 +268,14 @@ def _merge(values: Bits, windows: Floats) -> tuple[Bits, Floats]:
     """Merge equal rows."""
     if not len(windows):
         return values, windows
+    if (size := values.shape[1]) <= _LISTED:
+        powers = 1 << np.arange(size)[::-1]
+        sums = np.bincount(values @ powers, windows, 1 << size)
+        found = np.flatnonzero(sums)
+        return (found[:, None] & powers) > 0, sums[found].astype(np.float64)
     keys = np.packbits(values, axis=1)
     _, first, places = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    sums = np.bincount(places.ravel(), windows, len(first))
-    return values[first], sums.astype(np.float64)
+    return values[first], np.bincount(places.ravel(), windows, len(first)).astype(np.float64)
 
 
 def _rates(component: Component, signals: Bits, values: Bits, windows: Floats) -> Floats:

@@ -67,6 +67,7 @@ from tacit.privacy.refinement import (
     with_epsilons,
     with_shares,
 )
+from tacit.privacy.staircase import Design
 from tacit.privacy.staircase import evaluate_channel as read_design
 from tacit.privacy.statistics import Fold, Statistics
 from tacit.privacy.thresholds import (
@@ -695,6 +696,7 @@ def _read_contexts(channels: ComponentChannels, plain: Mapping[str, Any]) -> dic
     tables = [read_table(table) for table in plain.get("tables", ())]
     # Contexts with the same classes share their neighbours, so that identity is enough.
     audited: dict[tuple[int, int], Channel] = {}
+    designs: dict[tuple[int, int], Design] = {}
     found = {}
     for context in plain["contexts"]:
         key = bytes.fromhex(context["signals"])
@@ -717,7 +719,10 @@ def _read_contexts(channels: ComponentChannels, plain: Mapping[str, Any]) -> dic
                     audited[place] = Channel(tables[place[0]], block.choice.neighbours)
                 made.append(audited[place])
         for block, channel in zip(outline.blocks, made, strict=True):
-            blocks.append((block, read_design(block.choice, channel)))
+            place = id(block.choice), id(channel)
+            if place not in designs:
+                designs[place] = read_design(block.choice, channel)
+            blocks.append((block, designs[place]))
         found[key] = Context(outline.decided, tuple(blocks))
     return found
 

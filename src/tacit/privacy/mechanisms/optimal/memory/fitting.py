@@ -10,25 +10,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels
 from tacit.privacy.mechanisms.optimal.memory.kernels import WHOLE, average_openness
+from tacit.privacy.mechanisms.optimal.memory.profile_fits import (
+    Firsts,
+    Model,
+    Steps,
+    choose_profiles,
+    fit_transitions,
+    join_steps,
+    predict_held_out,
+)
 from tacit.privacy.mechanisms.optimal.memory.transitions import (
     DECAY,
     LEVELS,
     MOST_JOINT,
     MOST_VARIABLES,
     StepFeatures,
-    Steps,
     Transitions,
     choose_layout,
-    choose_profiles,
-    fit_transitions,
-    predict_log_likelihood,
 )
 from tacit.privacy.mechanisms.optimal.readings import SymbolReadings
 from tacit.privacy.sequences import ComponentSequence, Sequences
@@ -76,6 +81,11 @@ class ComponentHistory:
         return len(self.groups)
 
     @property
+    def subjects(self) -> int:
+        """The number of subjects."""
+        return int(self.known.shape[1])
+
+    @property
     def edges(self) -> tuple[float, ...]:
         """The running averages that divide windows into levels of about one size."""
         shares = np.arange(1, LEVELS) / LEVELS
@@ -97,10 +107,10 @@ class ComponentHistory:
             self.values[here][both],
         )
 
-    def firsts(self) -> tuple[Whole, Whole, Whole]:
+    def firsts(self) -> Firsts:
         """Return groups, values and subjects of all windows."""
-        subjects = np.broadcast_to(np.arange(self.known.shape[1]), self.known.shape)
-        return self.groups[self.known], self.values[self.known], subjects[self.known]
+        subjects = np.broadcast_to(np.arange(self.subjects), self.known.shape)
+        return Firsts(self.groups[self.known], self.values[self.known], subjects[self.known])
 
 
 def describe_history(
@@ -136,11 +146,6 @@ def can_remember(channels: ComponentChannels, sequences: Sequences | None) -> bo
     return 0 < variables <= MOST_VARIABLES
 
 
-class _Parameters(NamedTuple):
-    profiles: int
-    strengths: tuple[float, float]
-
-
 def fit_component(
     history: ComponentHistory, groups: int, variables: int, components: int = 1
 ) -> Transitions:
@@ -150,8 +155,9 @@ def fit_component(
     """
     edges = history.edges
     most = min(_MOST_STEPS, max(_LEAST_STEPS, _STEPS // components))
-    parameters = _choose(history, groups, variables, edges, most)
-    return _fit(history, 0, history.windows, groups, variables, parameters, edges)
+    profiles, strengths = _choose(history, groups, variables, edges, most)
+    model = _make_model(history, groups, variables, edges, profiles)._replace(strengths=strengths)
+    return fit_transitions(history.steps(0, history.windows, edges), model, history.firsts())
 
 
 def fit_without(
@@ -161,10 +167,7 @@ def fit_without(
     rest = [history.steps(0, begin, fitted.layout.edges)] if begin > 1 else []
     if history.windows - end > 1:
         rest.append(history.steps(end, history.windows, fitted.layout.edges))
-    profiles = len(fitted.weights) if fitted.joint else 1
-    return fit_transitions(
-        _join(rest), fitted.layout, variables, profiles, fitted.strengths, history.firsts()
-    )
+    return fit_transitions(join_steps(rest), _model_of(fitted, variables), history.firsts())
 
 
 def can_predict(history: ComponentHistory, fitted: Transitions, variables: int) -> bool:
@@ -174,15 +177,17 @@ def can_predict(history: ComponentHistory, fitted: Transitions, variables: int) 
     """
     if history.windows < 2 * LEAST_WINDOWS:
         return True
-    profiles = len(fitted.weights) if fitted.joint else 1
+    model = _model_of(fitted, variables)
     sample, better = _sample_subjects(history, _MOST_STEPS), 0.0
     for before, steps in _divide(sample, fitted.layout.edges):
-        model = fit_transitions(
-            before, fitted.layout, variables, profiles, fitted.strengths, history.firsts()
-        )
         alone = _predict_alone(before, steps, fitted, variables)
-        better += predict_log_likelihood(model, steps) - alone
+        better += predict_held_out(before, steps, model, sample.subjects) - alone
     return better > _CLEAR
+
+
+def _model_of(fitted: Transitions, variables: int) -> Model:
+    profiles = len(fitted.weights) if fitted.joint else 1
+    return Model(fitted.layout, variables, profiles, fitted.strengths)
 
 
 def _predict_alone(before: Steps, steps: Steps, fitted: Transitions, variables: int) -> float:
@@ -207,73 +212,52 @@ def _predict_alone(before: Steps, steps: Steps, fitted: Transitions, variables: 
     return float(totals.max())
 
 
-def _join(parts: list[Steps]) -> Steps:
-    features = zip(*(part.features for part in parts), strict=True)
-    rest = zip(*(part[1:] for part in parts), strict=True)
-    return Steps(StepFeatures(*map(np.concatenate, features)), *map(np.concatenate, rest))
-
-
-def _fit(
+def _make_model(
     history: ComponentHistory,
-    begin: int,
-    end: int,
     groups: int,
     variables: int,
-    parameters: _Parameters,
     edges: tuple[float, ...],
-) -> Transitions:
+    profiles: int,
+) -> Model:
+    """Return the model with so many profiles, and the smoothing that these are compared with."""
     size = 1 << variables if variables <= MOST_JOINT else 2
-    chains = parameters.profiles if variables <= MOST_JOINT else variables
+    chains = profiles if variables <= MOST_JOINT else variables
     common = np.bincount(history.groups[history.known], minlength=groups).astype(np.float64)
     # Hours say nothing if history has less than a day, and weekends if it has no whole week.
     slots = 48 if len(np.unique(history.hours % 24)) > 1 else 1
     layout = choose_layout(common, chains * size * size, edges, slots)
-    steps = history.steps(begin, end, edges)
-    return fit_transitions(
-        steps, layout, variables, parameters.profiles, parameters.strengths, history.firsts()
-    )
+    return Model(layout, variables, profiles, _FIRST)
 
 
 def _choose(
     history: ComponentHistory, groups: int, variables: int, edges: tuple[float, ...], most: int
-) -> _Parameters:
-    """Return the parameters that predict held-out stretches best."""
-    best = _Parameters(1, _STRENGTHS[0])
+) -> tuple[int, tuple[float, float]]:
+    """Return the number of profiles and the smoothing that predict held-out stretches best."""
     if history.windows < 2 * LEAST_WINDOWS:
-        return best
+        return 1, _STRENGTHS[0]
     sample = _sample_subjects(history, most)
+    stretches = list(_divide(sample, edges))
 
-    def judge(parameters: _Parameters) -> float:
+    def judge(model: Model) -> float:
         return sum(
-            predict_log_likelihood(fitted, held_out)
-            for fitted, held_out in _trials(sample, groups, variables, parameters, edges)
+            predict_held_out(known, held_out, model, sample.subjects)
+            for known, held_out in stretches
         )
 
-    top = judge(best := _Parameters(1, _FIRST))
+    best = _make_model(sample, groups, variables, edges, 1)
+    top = judge(best)
     for profiles in choose_profiles(variables)[1:]:
-        trial = _Parameters(profiles, _FIRST)
+        trial = _make_model(sample, groups, variables, edges, profiles)
         found = judge(trial)
         if found > top + _TIE:
             best, top = trial, found
-    tried = {strengths: judge(best._replace(strengths=strengths)) for strengths in _STRENGTHS}
+    tried = {_FIRST: top} | {
+        strengths: judge(best._replace(strengths=strengths))
+        for strengths in _STRENGTHS
+        if strengths != _FIRST
+    }
     top = max(tried.values())
-    strengths = next(one for one in _STRENGTHS if tried[one] >= top - _TIE)
-    return best._replace(strengths=strengths)
-
-
-def _trials(
-    history: ComponentHistory,
-    groups: int,
-    variables: int,
-    parameters: _Parameters,
-    edges: tuple[float, ...],
-) -> Iterator[tuple[Transitions, Steps]]:
-    """Yield a model and the stretch that follows it; the first stretch is always known."""
-    for end, stop in _list_trials(history):
-        yield (
-            _fit(history, 0, end, groups, variables, parameters, edges),
-            history.steps(end, stop, edges),
-        )
+    return best.profiles, next(one for one in _STRENGTHS if tried[one] >= top - _TIE)
 
 
 def _divide(history: ComponentHistory, edges: tuple[float, ...]) -> Iterator[tuple[Steps, Steps]]:

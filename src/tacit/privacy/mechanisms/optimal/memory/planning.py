@@ -18,6 +18,7 @@ from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter
 from tacit.privacy.mechanisms.optimal.memory.candidates import CandidateBook, design_candidates
 from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
 from tacit.privacy.mechanisms.optimal.memory.fitting import (
+    ComponentHistory,
     can_predict,
     can_remember,
     describe_history,
@@ -102,11 +103,12 @@ def plan_memory(
     if sequences is None or not all(can_remember(one, sequences) for one in parts.channels):
         return None
     if "memory" not in sequences.fits:
-        sequences.fits["memory"] = _fit_all(parts, sequences, scale_progress(progress, 0, 0.4))
+        sequences.fits["memory"] = Fits.make(parts, sequences, scale_progress(progress, 0, 0.2))
     fits: Fits = sequences.fits["memory"]
     own = {one.name: limits[one.name] for one in policy.patterns if one.name in limits}
     if not fits.predict and not own and not always:
         return None
+    fits.fit_folds(scale_progress(progress, 0.2, 0.4))
     # What does not depend on the amounts of limits is the same for all of them.
     paced = sorted(name for name, limit in own.items() if limit.paced)
     epsilons = [(one.name, str(one.epsilon)) for one in policy.patterns]
@@ -145,48 +147,55 @@ class _Spending(NamedTuple):
     pacing: Pacing | None
 
 
-class Fits(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Fits:
     """The transitions of all components, which are the same for every epsilon."""
 
+    histories: tuple[ComponentHistory, ...]
+    sizes: tuple[int, ...]
+    """The number of variables of each component."""
     whole: tuple[Transitions, ...]
-    without: tuple[tuple[Transitions, ...], ...]
-    """`[fold][component]`: from all other folds."""
     bounds: tuple[int, ...]
     """The first window of each fold, and the end of the last."""
     predict: bool
     """Whether they predict windows better than contexts alone. If not, memory is of no use, except
     to spend limits where answers gain most."""
+    without: tuple[tuple[Transitions, ...], ...] = ()
+    """`[fold][component]`: from all other folds; empty until they are needed."""
 
+    @classmethod
+    def make(cls, parts: PlannedParts, sequences: Sequences, progress: ProgressCallback) -> Fits:
+        """Fit transitions to all of history."""
+        histories, whole = [], []
+        sizes = tuple(len(one.component.variables) for one in parts.channels)
+        for number, (one, book, sequence) in enumerate(
+            zip(parts.channels, parts.books, sequences.components, strict=True)
+        ):
+            progress(number / len(sizes), "planning memory")
+            readings = SymbolReadings(one.component, one.prior, [b.variables for b in book.blocks])
+            history = describe_history(readings, sequence, sequences)
+            histories.append(history)
+            whole.append(fit_component(history, one.prior.groups, sizes[number], len(sizes)))
+        bounds = tuple(sequences.windows * fold // _FOLDS for fold in range(_FOLDS + 1))
+        predict = any(map(can_predict, histories, whole, sizes))
+        return cls(tuple(histories), sizes, tuple(whole), bounds, predict)
 
-def _fit_all(parts: PlannedParts, sequences: Sequences, progress: ProgressCallback) -> Fits:
-    progress(0.0, "planning memory")
-    histories = [
-        describe_history(
-            SymbolReadings(one.component, one.prior, [b.variables for b in book.blocks]),
-            sequence,
-            sequences,
-        )
-        for one, book, sequence in zip(
-            parts.channels, parts.books, sequences.components, strict=True
-        )
-    ]
-    sizes = [len(one.component.variables) for one in parts.channels]
-    whole = tuple(
-        fit_component(history, one.prior.groups, size, len(sizes))
-        for history, one, size in zip(histories, parts.channels, sizes, strict=True)
-    )
-    bounds = tuple(sequences.windows * fold // _FOLDS for fold in range(_FOLDS + 1))
-    without = []
-    for fold, (begin, end) in enumerate(pairwise(bounds)):
-        progress((1 + fold) / (1 + _FOLDS), "planning memory")
-        without.append(
-            tuple(
-                fit_without(history, own, size, begin, end)
-                for history, own, size in zip(histories, whole, sizes, strict=True)
+    def fit_folds(self, progress: ProgressCallback) -> None:
+        """Fit transitions to history without each fold, unless that is done."""
+        if self.without:
+            return
+        without = []
+        for fold, (begin, end) in enumerate(pairwise(self.bounds)):
+            progress(fold / _FOLDS, "planning memory")
+            without.append(
+                tuple(
+                    fit_without(history, own, size, begin, end)
+                    for history, own, size in zip(
+                        self.histories, self.whole, self.sizes, strict=True
+                    )
+                )
             )
-        )
-    predict = any(map(can_predict, histories, whole, sizes))
-    return Fits(whole, tuple(without), bounds, predict)
+        self.without = tuple(without)
 
 
 def make_filters(

@@ -51,8 +51,6 @@ _SLOTS: Final = (48, 12, 1)
 """Divisions of the week: hours of working days and weekends, four-hour spans, none."""
 _MOST_STEPS: Final = 1e15
 """Counts in a plan file are smaller than this."""
-_ROUNDS: Final = 12
-"""Rounds of expectation-maximisation."""
 
 
 class StepFeatures(NamedTuple):
@@ -163,23 +161,31 @@ class Transitions:
         Larger cells come first. Profiles are told apart after contexts and levels, and hours last.
         """
         full = counts.reshape(*self.layout.shape, *counts.shape[1:])
-        usual = _smooth_contexts(full.sum(axis=3), self.strengths[0], joint=self.joint)
-        by_hour = np.repeat(usual[:, :, :, np.newaxis], self.layout.slots, axis=3)
+        context, hour = self.strengths
+        mixed = smooth_contexts(full.sum(axis=3), context, joint=self.joint)
+        by_hour = np.repeat(mixed[:, :, :, np.newaxis], self.layout.slots, axis=3)
         if self.layout.slots > 1:
-            # Profiles have what an hour changes in common; variables have nothing in common.
-            common = (0, 1, 2, 4) if self.joint else (0, 1, 2)
-            expected = (full.sum(axis=-1, keepdims=True) * by_hour).sum(axis=common)
-            more = _compare_hours(full.sum(axis=common), expected, self.strengths[1])
-            by_hour *= more[:, np.newaxis] if self.joint else more
+            by_hour *= self._compare_hours(full, by_hour)
             by_hour /= by_hour.sum(axis=-1, keepdims=True)
-        return _mix(full, by_hour, self.strengths[1]).reshape(counts.shape)
+        return mix(full, by_hour, hour).reshape(counts.shape)
+
+    def _compare_hours(self, full: Floats, usual: Floats) -> Floats:
+        """Return how much more often each step occurs at an hour than at all hours together.
+
+        Contexts, levels and profiles have it in common, so that a few days are enough to tell
+        hours apart.
+        """
+        common = (0, 1, 2, 4) if self.joint else (0, 1, 2)
+        expected = (full.sum(axis=-1, keepdims=True) * usual).sum(axis=common, keepdims=True)
+        found = full.sum(axis=common, keepdims=True)
+        return compare_hours(found, expected, self.strengths[1], axis=3)
 
     @cached_property
     def start(self) -> Singles:
         """`[kind of group][chain][value]`: the belief about a subject that is new."""
         everywhere = self.starts.sum(axis=0)
-        base = _mix(everywhere, np.full(self.values, 1 / self.values), 1.0)
-        found = _mix(self.starts, base, self.strengths[0])
+        base = mix(everywhere, np.full(self.values, 1 / self.values), 1.0)
+        found = mix(self.starts, base, self.strengths[0])
         return (found * self.weights[:, np.newaxis]).astype(np.float32)
 
     def to_dict(self) -> dict[str, Any]:
@@ -242,8 +248,8 @@ class Transitions:
         return read
 
 
-def _smooth_contexts(counts: Floats, strength: float, *, joint: bool) -> Floats:
-    """Turn counts of steps at all hours together into probabilities.
+def smooth_contexts(counts: Floats, strength: float, *, joint: bool) -> Floats:
+    """Turn counts of steps at all hours into probabilities.
 
     Both are `[group before][group][level][chain][value before][value]`.
     """
@@ -251,26 +257,22 @@ def _smooth_contexts(counts: Floats, strength: float, *, joint: bool) -> Floats:
     # What all profiles have in common; variables have nothing in common.
     pooled = counts.sum(axis=3, keepdims=True) if joint else counts
     everywhere = pooled.sum(axis=(0, 1, 2))
-    base = _mix(everywhere.sum(axis=-2), np.full(values, 1 / values), 1.0)
-    mixed = _mix(everywhere, base[..., np.newaxis, :], strength)
-    mixed = _mix(pooled.sum(axis=(0, 2)), mixed, strength)
-    mixed = _mix(pooled.sum(axis=2), mixed, strength)
-    mixed = _mix(pooled, mixed[:, :, np.newaxis], strength)
-    return _mix(counts, mixed, strength) if joint else mixed
+    base = mix(everywhere.sum(axis=-2), np.full(values, 1 / values), 1.0)
+    mixed = mix(everywhere, base[..., np.newaxis, :], strength)
+    mixed = mix(pooled.sum(axis=(0, 2)), mixed, strength)
+    mixed = mix(pooled.sum(axis=2), mixed, strength)
+    mixed = mix(pooled, mixed[:, :, np.newaxis], strength)
+    return mix(counts, mixed, strength) if joint else mixed
 
 
-def _compare_hours(found: Floats, expected: Floats, strength: float) -> Floats:
-    """Return how much more often each step occurs at an hour than at all hours together.
-
-    `found` and `expected` are steps by hour, `[hour]...[value before][value]`. Contexts, levels and
-    profiles have it in common, so that a few days are enough to tell hours apart.
-    """
-    total = expected.sum(axis=0)
+def compare_hours(found: Floats, expected: Floats, strength: float, axis: int) -> Floats:
+    """Return how much more often steps occur at each hour than expected, smoothed towards 1."""
+    total = expected.sum(axis=axis, keepdims=True)
     prior = strength * total / np.maximum(total.sum(axis=-1, keepdims=True), 1e-9)
     return np.asarray((found + prior + 1e-9) / (expected + prior + 1e-9))
 
 
-def _mix(counts: Floats, base: Floats, strength: float) -> Floats:
+def mix(counts: Floats, base: Floats, strength: float) -> Floats:
     """Turn counts into probabilities; the base counts for some more steps."""
     return np.asarray((counts + strength * base) / (counts.sum(axis=-1, keepdims=True) + strength))
 
@@ -293,189 +295,3 @@ def _read_sparse(plain: Mapping[str, Any], shape: tuple[int, ...]) -> Floats:
         raise ValueError("counts")
     flat[places] = counts
     return flat.reshape(shape)
-
-
-# Fitting
-
-
-class Steps(NamedTuple):
-    """The steps of history of one component."""
-
-    features: StepFeatures
-    subject: Whole
-    before: Whole
-    """The value before; for a factored belief all variables as bits."""
-    value: Whole
-
-
-def choose_profiles(variables: int) -> tuple[int, ...]:
-    """Return the numbers of profiles to try."""
-    if variables > MOST_JOINT:
-        return (1,)
-    return tuple(n for n in (1, 2, 4) if n << variables <= MOST_NUMBERS)
-
-
-def fit_transitions(
-    steps: Steps,
-    layout: CellLayout,
-    variables: int,
-    profiles: int,
-    strengths: tuple[float, float],
-    firsts: tuple[Whole, Whole, Whole],
-) -> Transitions:
-    """Fit the tables to steps of history; profiles by expectation-maximisation.
-
-    `firsts` are windows of history: their groups, values and subjects.
-    """
-    if variables > MOST_JOINT:
-        return _fit_factored(steps, layout, variables, strengths, firsts)
-    size = 1 << variables
-    cells = layout.number(steps.features)
-    subjects = int(max(steps.subject.max(initial=0), firsts[2].max(initial=0))) + 1
-    shares = _guess_profiles(steps, subjects, profiles, size)
-    keys, places = np.unique(
-        (cells * size + steps.before) * size + steps.value, return_inverse=True
-    )
-    taken = _count_pairs(steps.subject, places.ravel(), (subjects, len(keys)))
-    rows = _OccurringRows.of(keys, layout, size, strengths)
-    for _ in range(_ROUNDS if profiles > 1 else 0):
-        likely = taken @ np.log(rows.smooth(taken.T @ shares)) + np.log(_weigh(shares))
-        likely -= likely.max(axis=1, keepdims=True)
-        shares = np.exp(likely)
-        shares /= shares.sum(axis=1, keepdims=True)
-    counts = np.zeros((layout.cells, profiles, size, size))
-    cell, step = np.divmod(keys, size * size)
-    counts.reshape(layout.cells, profiles, -1)[cell, :, step] = taken.T @ shares
-    groups, values, owners = firsts
-    first = layout.groups[groups] * size + values
-    starts = _count_pairs(first, owners, (layout.kinds * size, subjects)) @ shares
-    starts = starts.reshape(layout.kinds, size, profiles).swapaxes(1, 2)
-    return Transitions(
-        layout, True, _weigh(shares), counts, np.ascontiguousarray(starts), strengths
-    )
-
-
-def _count_pairs(first: Whole, second: Whole, shape: tuple[int, int]) -> Any:
-    """Count pairs of numbers, as a sparse matrix."""
-    from scipy.sparse import csr_array
-
-    return csr_array((np.ones(len(first)), (first, second)), shape)
-
-
-def _weigh(shares: Floats) -> Floats:
-    """Return the weights of profiles, from the shares of all subjects in them."""
-    weights = np.maximum(shares.mean(axis=0), 1e-6)
-    return np.asarray(weights / weights.sum())
-
-
-@dataclass(frozen=True)
-class _OccurringRows:
-    """Smooths only those rows of joint tables that have steps: most have none.
-
-    A row is a cell and a value before.
-    """
-
-    layout: CellLayout
-    strengths: tuple[float, float]
-    row: Whole
-    """`[key]`: its row."""
-    value: Whole
-    """`[key]`: its value."""
-    context: Whole
-    """`[row]`: its value before, and its cell without the hour."""
-    hour: Whole
-    """`[row]`: its value before, and its hour."""
-    size: int
-
-    @classmethod
-    def of(
-        cls, keys: Whole, layout: CellLayout, size: int, strengths: tuple[float, float]
-    ) -> _OccurringRows:
-        """Number the rows of keys."""
-        rows, row = np.unique(keys // size, return_inverse=True)
-        cell, before = np.divmod(rows, size)
-        context, hour = (
-            part * size + before for part in (cell // layout.slots, cell % layout.slots)
-        )
-        return cls(layout, strengths, row.ravel(), keys % size, context, hour, size)
-
-    def smooth(self, counts: Floats) -> Floats:
-        """Do what `Transitions.smooth` does, for keys: `[key][profile]`."""
-        kinds, _, levels, slots = self.layout.shape
-        profiles, size = counts.shape[1], self.size
-        full = np.zeros((len(self.context), profiles, size))
-        full[self.row, :, self.value] = counts
-        by_context = self._add(full, self.context, kinds * kinds * levels)
-        usual = _smooth_contexts(
-            by_context.reshape(kinds, kinds, levels, size, profiles, size).swapaxes(3, 4),
-            self.strengths[0],
-            joint=True,
-        )
-        usual = usual.swapaxes(3, 4).reshape(-1, profiles, size)[self.context]
-        if slots > 1:
-            expected = (full.sum(axis=-1, keepdims=True) * usual).sum(axis=1)
-            more = _compare_hours(
-                self._add(full.sum(axis=1), self.hour, slots),
-                self._add(expected, self.hour, slots),
-                self.strengths[1],
-            )
-            usual *= more.reshape(-1, 1, size)[self.hour]
-            usual /= usual.sum(axis=-1, keepdims=True)
-        return _mix(full, usual, self.strengths[1])[self.row, :, self.value]
-
-    def _add(self, rows: Floats, place: Whole, parts: int) -> Floats:
-        """Add up rows with the same place: `[part][value before]...`."""
-        pairs = _count_pairs(place, np.arange(len(place)), (parts * self.size, len(place)))
-        return np.asarray(pairs @ rows.reshape(len(rows), -1)).reshape(
-            parts, self.size, *rows.shape[1:]
-        )
-
-
-def _guess_profiles(steps: Steps, subjects: int, profiles: int, size: int) -> Floats:
-    """Begin with profiles by how often anything private is there."""
-    shares = np.full((subjects, profiles), 0.1 / profiles)
-    total = np.bincount(steps.subject, minlength=subjects)
-    there = np.bincount(steps.subject, steps.value > 0, subjects) if size > 1 else total * 0.0
-    rank = np.argsort(np.argsort(there / np.maximum(1, total), kind="stable"), kind="stable")
-    shares[np.arange(subjects), rank * profiles // subjects] += 0.9
-    return shares
-
-
-def _fit_factored(
-    steps: Steps,
-    layout: CellLayout,
-    variables: int,
-    strengths: tuple[float, float],
-    firsts: tuple[Whole, Whole, Whole],
-) -> Transitions:
-    cells = layout.number(steps.features)
-    counts = np.zeros((layout.cells, variables, 2, 2))
-    starts = np.zeros((layout.kinds, variables, 2))
-    for variable in range(variables):
-        before, value = ((part >> variable) & 1 for part in (steps.before, steps.value))
-        found = np.bincount((cells * 2 + before) * 2 + value, minlength=layout.cells * 4)
-        counts[:, variable] = found.reshape(layout.cells, 2, 2)
-        first = layout.groups[firsts[0]] * 2 + ((firsts[1] >> variable) & 1)
-        starts[:, variable] = np.bincount(first, minlength=layout.kinds * 2).reshape(-1, 2)
-    return Transitions(layout, False, np.ones(variables), counts, starts, strengths)
-
-
-def predict_log_likelihood(fitted: Transitions, steps: Steps) -> float:
-    """Return the log-likelihood of steps that were held out, given the true values before them.
-
-    Steps must be in order of time. What is known about a subject's profile follows from its steps.
-    """
-    cells = fitted.layout.number(steps.features)
-    if not fitted.joint:
-        total = 0.0
-        for variable in range(fitted.chains):
-            before, value = ((part >> variable) & 1 for part in (steps.before, steps.value))
-            total += float(np.log(fitted.tables[cells, variable, before, value]).sum())
-        return total
-    likely = fitted.tables[cells, :, steps.before, steps.value].astype(np.float64)
-    subjects = int(steps.subject.max(initial=0)) + 1
-    each = np.log(fitted.weights) + np.zeros((subjects, 1))
-    for chain in range(fitted.chains):
-        each[:, chain] += np.bincount(steps.subject, np.log(likely[:, chain]), subjects)
-    top = each.max(axis=1, keepdims=True)
-    return float((np.log(np.exp(each - top).sum(axis=1)) + top[:, 0]).sum())
