@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tacit.privacy.mechanisms.optimal.memory.profile_fits import (
+    Firsts,
+    Model,
+    StepIndex,
+    Steps,
+    fit_transitions,
+)
 from tacit.privacy.mechanisms.optimal.memory.transitions import (
     StepFeatures,
-    Steps,
     Transitions,
-    _OccurringRows,
     choose_layout,
-    fit_transitions,
 )
 
 STRENGTHS = (10.0, 5.0)
@@ -26,17 +30,18 @@ def test_rows_that_occur_are_smoothed_as_in_whole_tables(
     random = np.random.default_rng(rows + slots)
     layout = choose_layout(np.array([5.0, 3.0, 1.0]), profiles * size * size, (0.2, 0.6), slots)
     assert layout.slots == slots
-    keys = np.unique(random.integers(layout.cells * size * size, size=rows))
-    counts = 20 * random.random((len(keys), profiles))
-    whole = np.zeros((layout.cells, profiles, size, size))
-    cell, step = np.divmod(keys, size * size)
-    whole.reshape(layout.cells, profiles, -1)[cell, :, step] = counts
+    found = np.unique(random.integers(layout.cells * size, size=rows))
+    number = np.arange(len(found))
+    index = StepIndex(layout, size, number, found, number, number % size)
+    counts = 20 * random.random((len(found), profiles, size))
+    whole = np.zeros((layout.cells * size, profiles, size))
+    whole[found] = counts
+    whole = whole.reshape(layout.cells, size, profiles, size).swapaxes(1, 2)
     weights, starts = np.full(profiles, 1 / profiles), np.ones((layout.kinds, profiles, size))
     tables = Transitions(layout, True, weights, whole, starts, STRENGTHS).smooth(whole)
     assert np.allclose(tables.sum(axis=-1), 1)
-    found = _OccurringRows.of(keys, layout, size, STRENGTHS).smooth(counts)
-    expected = tables.reshape(layout.cells, profiles, -1)[cell, :, step]
-    assert np.allclose(found, expected, rtol=1e-12, atol=0)
+    expected = tables.swapaxes(1, 2).reshape(-1, profiles, size)[found]
+    assert np.allclose(index.smooth(counts, STRENGTHS), expected, rtol=1e-12, atol=0)
 
 
 def test_subjects_that_differ_get_profiles_that_differ() -> None:
@@ -48,9 +53,8 @@ def test_subjects_that_differ_get_profiles_that_differ() -> None:
     nothing = np.zeros_like(subject)
     taken = Steps(StepFeatures(nothing, nothing, nothing, nothing), subject, before, value)
     layout = choose_layout(np.ones(1), 8, (0.2, 0.6), 1)
-    fitted = fit_transitions(
-        taken, layout, 1, 2, STRENGTHS, (nothing[:subjects], before[:subjects], np.arange(subjects))
-    )
+    firsts = Firsts(nothing[:subjects], before[:subjects], np.arange(subjects))
+    fitted = fit_transitions(taken, Model(layout, 1, 2, STRENGTHS), firsts)
     assert fitted.weights == pytest.approx([0.5, 0.5], abs=0.05)
     assert fitted.counts.sum() == pytest.approx(subjects * steps)
     assert fitted.starts.sum() == pytest.approx(subjects)
