@@ -96,13 +96,14 @@ def serving(world: World, place: Path) -> Iterator[Service]:
                 with service.open_run() as run:
                     service.answer(run)
 
-            thread = threading.Thread(target=answer)
+            thread = threading.Thread(target=answer, daemon=True)
             thread.start()
             try:
                 yield service
             finally:
                 service.stop()
-                thread.join()
+                thread.join(PATIENCE)
+                assert not thread.is_alive()
 
 
 def send(service: Service, world: World, variant: Variant) -> None:

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+PATIENCE: Final = 300.0
+"""Seconds that a process may take to end."""
 
 
 def _child(output: str, arguments: list[str]) -> None:
@@ -52,13 +57,24 @@ def _import_everything() -> None:
     load_kernels()
 
 
+def _wait(pid: int) -> int:
+    """Wait for a child, and kill it if it does not end."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
 def serve(child: Callable[[str, list[str]], None]) -> None:
     """Answer requests until standard input ends; `child` runs in the forks."""
     for line in sys.stdin:
         first, *rest = json.loads(line)
         if first == "wait":
-            _, status = os.waitpid(rest[0], 0)
-            print(os.waitstatus_to_exitcode(status), flush=True)
+            print(_wait(rest[0]), flush=True)
             continue
         pid = os.fork()
         if not pid:

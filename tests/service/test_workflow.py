@@ -25,7 +25,7 @@ from tacit.service.planner import PlanJob, PlannerProcess
 from tacit.service.serving import SetupOptions
 from tacit.service.state import ServiceState
 from tacit.service.tables import PROPOSALS, TOKENS, VERSIONS
-from tests.service.services import RICH, Running, running, write_registry, write_tuples
+from tests.service.services import RICH, Running, join, running, write_registry, write_tuples
 from tests.services import Postgres
 
 CATALOGUE = """
@@ -437,14 +437,14 @@ def change_under_load(folder: Path, changes: int, ledger: str | None = None) -> 
         live.wait(lambda: ann.proposal(number)["state"] == "ready")
         ann.approve(number)
         done = threading.Event()
-        sending = threading.Thread(target=lambda: feed_until_set(live, done))
+        sending = threading.Thread(target=lambda: feed_until_set(live, done), daemon=True)
         sending.start()
         try:
             for change in range(changes):
                 assert ann.approve_version(1 + change % 2)["state"] == "approved"
         finally:
             done.set()
-            sending.join()
+            join(sending)
         live.feed()
         state = service.service.state
         live.wait(lambda: released_until(state) == 60 * live.window)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -301,10 +303,8 @@ def propose_query(state: State, principal: ConsumerRole, given: ProposedQuery) -
 @router.delete("/queries/{name}", summary="Propose to end a query", responses=_FOUND)
 def propose_removal(state: State, principal: ConsumerRole, name: Name) -> ShownProposal:
     """Propose that a query of yours is no longer answered."""
-    try:
+    with explain_refusals():
         proposal = state.workflow.propose_removal(principal, name)
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
     return show_proposal(state, principal, proposal)
 
 
@@ -326,12 +326,9 @@ def get_proposal(state: State, principal: ProposingRole, number: Number) -> Show
 def withdraw_proposal(state: State, principal: ProposingRole, number: Number) -> ShownProposal:
     """Withdraw a proposal of yours that is not decided."""
     find_proposal(state, principal, number)
-    try:
-        return show_proposal(state, principal, state.workflow.withdraw(number, principal))
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
-    except DecidedError as error:
-        raise Problem(409, str(error)) from error
+    with explain_refusals():
+        withdrawn = state.workflow.withdraw(number, principal)
+    return show_proposal(state, principal, withdrawn)
 
 
 @router.post("/proposals/{number}/approve", summary="Approve a proposal", responses=_DECIDED)
@@ -340,12 +337,8 @@ def approve_proposal(
 ) -> ShownProposal:
     """Approve a planned proposal. Windows that begin after this use it."""
     given = given or Approval()
-    try:
+    with explain_refusals():
         decided = state.workflow.approve(number, principal, given.note, tell=given.tell_quality)
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
-    except (DecidedError, SpecificationError) as error:
-        raise Problem(409, str(error)) from error
     return show_proposal(state, principal, decided)
 
 
@@ -354,12 +347,9 @@ def reject_proposal(
     state: State, principal: OperatorRole, number: Number, given: Decision | None = None
 ) -> ShownProposal:
     """Reject an open proposal. Its author can read the note."""
-    try:
-        decided = state.workflow.reject(number, principal, "" if given is None else given.note)
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
-    except DecidedError as error:
-        raise Problem(409, str(error)) from error
+    given = given or Decision()
+    with explain_refusals():
+        decided = state.workflow.reject(number, principal, given.note)
     return show_proposal(state, principal, decided)
 
 
@@ -438,10 +428,8 @@ def choose(
 @router.delete("/policies/{pattern}", summary="Withdraw your choice", responses=_FOUND)
 def withdraw_policy(state: State, principal: SubjectRole, pattern: Name) -> ShownProposal:
     """Withdraw your choice: what the operator declares applies again. It needs no approval."""
-    try:
+    with explain_refusals():
         proposal = state.workflow.withdraw_choice(principal, pattern)
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
     return show_proposal(state, principal, proposal)
 
 
@@ -454,10 +442,8 @@ def list_versions(state: State, _: OperatorRole) -> list[ShownVersion]:
 @router.get("/versions/{number}", summary="A version", responses=_FOUND)
 def get_version(state: State, _: OperatorRole, number: Number) -> VersionDetail:
     """Return a version with its specification and the expected quality of its queries."""
-    try:
+    with explain_refusals():
         stored = state.workflow.load_version(number)
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
     (shown,) = (one for one in show_versions(state) if one.number == number)
     quality = describe_quality(stored, stored)
     return VersionDetail(**shown.model_dump(), specification=to_yaml(stored.spec), quality=quality)
@@ -479,10 +465,8 @@ def compare_versions(
 
 def compare_stored(state: ServiceState, before: int, after: int) -> dict[str, Any]:
     """Compare two versions."""
-    try:
+    with explain_refusals():
         loaded = [state.workflow.load_version(number) for number in (before, after)]
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
     return compare(*loaded)
 
 
@@ -498,8 +482,15 @@ def approve_version(state: State, principal: OperatorRole, number: Number) -> Sh
 
 def go_back(state: ServiceState, operator: Principal, number: int) -> Proposal:
     """Approve an older version again, or propose it where it must be planned."""
-    try:
+    with explain_refusals():
         return state.workflow.propose_version(operator, number)
+
+
+@contextmanager
+def explain_refusals() -> Iterator[None]:
+    """Turn what the workflow refuses into problems."""
+    try:
+        yield
     except UnknownProposalError as error:
         raise Problem(404, str(error)) from error
     except (DecidedError, SpecificationError) as error:
