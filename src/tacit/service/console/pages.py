@@ -50,7 +50,7 @@ def find_user(request: Request, state: State) -> Principal:
     principal = state.sessions.find(cookie) if cookie else None
     if principal is None:
         raise LoginRequired
-    return principal
+    return state.access.limit(principal)
 
 
 User = Annotated[Principal, Depends(find_user)]

@@ -108,6 +108,7 @@ class ShownProposal(BaseModel):
                 "doing": None,
                 "reason": None,
                 "effect": None,
+                "reached": None,
                 "note": "",
                 "decided": None,
                 "version": None,
@@ -134,6 +135,9 @@ class ShownProposal(BaseModel):
     """For operators and subjects: why there is no plan."""
     effect: dict[str, Any] | None
     """For operators: quality of every query before and after, obstacles, and costs."""
+    reached: bool | None
+    """Whether the query is expected to reach the quality that it requires: for operators, and for
+    its consumer once it is approved."""
     note: str
     """What the operator says about the decision."""
     decided: datetime | None
@@ -513,7 +517,8 @@ def show_proposal(state: ServiceState, reader: Principal, proposal: Proposal) ->
     """Show a proposal as far as someone may see it.
 
     What a plan says depends on history, which consumers do not see, and so does how long it
-    takes: to them a proposal is waiting until an operator decides.
+    takes: to them a proposal is waiting until an operator decides. With an approval they learn
+    whether the quality that they require is reached, and no more than that.
     """
     operator = reader.role is Role.OPERATOR
     shown = str(proposal.state)
@@ -522,6 +527,7 @@ def show_proposal(state: ServiceState, reader: Principal, proposal: Proposal) ->
     if reader.role is Role.CONSUMER and proposal.state is ProposalState.FAILED:
         shown = "waiting"
     planning = operator and proposal.state is ProposalState.PLANNING
+    approved = proposal.state is ProposalState.APPROVED
     share, doing = state.workflow.progress(proposal.number) if planning else (None, None)
     return ShownProposal(
         number=proposal.number,
@@ -537,6 +543,7 @@ def show_proposal(state: ServiceState, reader: Principal, proposal: Proposal) ->
         doing=doing,
         reason=None if reader.role is Role.CONSUMER else proposal.reason or None,
         effect=None if proposal.effect is None or not operator else dict(proposal.effect),
+        reached=proposal.reached if operator or approved else None,
         note=proposal.note,
         decided=None if proposal.decided is None else _to_time(proposal.decided),
         version=proposal.version,
