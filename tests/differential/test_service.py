@@ -22,6 +22,8 @@ from tacit.ledger.alchemy import sa
 from tacit.ledger.tables import RELEASES
 from tacit.patterns.tree import elements
 from tacit.planning.planner import plan_without_history
+from tacit.service.console import views
+from tacit.service.console.maps import AreaFigure
 from tacit.service.roles import Role
 from tacit.service.routes import answers, row_files
 from tacit.service.server import ServerOptions
@@ -76,6 +78,10 @@ PATHS = (
     "/console/tokens",
     "/console/map",
     "/console/map/live",
+    "/console/plan",
+    "/console/plan/live",
+    "/console/checks",
+    "/console/checks/live",
 )
 Seen = dict[tuple[str, str], Any]
 
@@ -96,13 +102,14 @@ def serving(world: World, place: Path) -> Iterator[Service]:
                 with service.open_run() as run:
                     service.answer(run)
 
-            thread = threading.Thread(target=answer)
+            thread = threading.Thread(target=answer, daemon=True)
             thread.start()
             try:
                 yield service
             finally:
                 service.stop()
-                thread.join()
+                thread.join(PATIENCE)
+                assert not thread.is_alive()
 
 
 def send(service: Service, world: World, variant: Variant) -> None:
@@ -247,25 +254,35 @@ def _pages(seen: Seen) -> list[tuple[tuple[str, str], Any]]:
     return [(where, what) for where, what in seen.items() if "stream" not in where[1]]
 
 
-def test_a_response_that_counts_tuples_is_found(tmp_path: Path) -> None:
-    """A planted fault: rows end with as many blanks as there were tuples."""
-    world = choose_world("json")
+def test_responses_that_count_tuples_are_found(tmp_path: Path) -> None:
+    """Planted faults: rows end with as many blanks as there were tuples, and a map shows them."""
+    world = counting_world()
     known: list[Service] = []
-    format_rows = row_files.format_rows
+    format_rows, collect_figures = row_files.format_rows, views.collect_figures
 
-    def leak(table: pa.Table) -> bytes:
+    def count() -> int:
         run = known[-1].state.run
         assert run is not None
-        return format_rows(table) + b" " * run.status.tuples
+        return run.status.tuples
 
-    found = []
-    with patch.object(answers, "format_rows", leak):
+    def pad(table: pa.Table) -> bytes:
+        return format_rows(table) + b" " * count()
+
+    def add(*given: Any) -> list[AreaFigure]:
+        return [replace(one, number=one.number + count()) for one in collect_figures(*given)]
+
+    seen = []
+    with patch.object(answers, "format_rows", pad), patch.object(views, "collect_figures", add):
         for number, variant in enumerate(variants(world)):
             with serving(world, tmp_path / f"run-{number}") as service:
                 known.append(service)
                 send(service, world, variant)
-                found.append(look(service, world))
-    assert found[0] != found[1]
+                seen.append(look(service, world))
+    first, second = seen
+    found = {path for who, path in first if first[who, path] != second[who, path]}
+    assert {"/v1/answers?limit=10000", "/console/map", "/console/map/live"} <= found
+    assert {"/console/queries/inside", "/console/queries/there"} <= found  # with their own maps
+    assert not found & {"/v1/queries", "/v1/answers.csv", "/console/propose"}
 
 
 def test_a_count_without_noise_is_found(tmp_path: Path) -> None:

@@ -6,9 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.service.planner_forks import forked_plans
 from tests.service.services import QUERIES, SUBJECTS, Running, running, write_tuples
 
 WINDOWS = 8
+
+
+@pytest.fixture(scope="session")
+def forked_planner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Services plan in forks of a process that the tests of this process share.
+
+    Tests of the planner's own process do without it.
+    """
+    with forked_plans(tmp_path_factory.mktemp("planner")):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -176,11 +176,14 @@ class Follower:
     """How often a stream that had begun broke off."""
     until: int | None = None
     """The id after which it ends; None means that it goes on."""
+    _moved: float = 0.0
 
     def run(self) -> None:
         """Read until the end."""
         with httpx.Client(headers=bearer(self.token), timeout=20) as client:
+            self._moved = time.monotonic()
             while not self._done():
+                self._check()
                 begun = False
                 headers = {} if self.last is None else {"Last-Event-ID": str(self.last)}
                 place = self.process.url + "/v1/answers/stream"
@@ -189,7 +192,8 @@ class Follower:
                     with client.stream("GET", place, params=params, headers=headers) as response:
                         assert response.status_code == 200
                         begun = True
-                        for number, rows in _read_events(response.iter_lines()):
+                        for number, rows in _read_events(response.iter_lines(), self._check):
+                            self._moved = time.monotonic()
                             self.rows += rows
                             self.last = number
                             if self._done():
@@ -198,14 +202,20 @@ class Follower:
                     self.breaks += begun
                     time.sleep(0.02)
 
+    def _check(self) -> None:
+        assert time.monotonic() - self._moved < _PATIENCE, "no event came for too long"
+
     def _done(self) -> bool:
         return self.until is not None and self.last is not None and self.last >= self.until
 
 
-def _read_events(lines: Iterator[str]) -> Iterator[tuple[int, list[Row]]]:
+def _read_events(
+    lines: Iterator[str], check: Callable[[], None]
+) -> Iterator[tuple[int, list[Row]]]:
     """Yield events, as browsers do: one without the empty line at its end does not count."""
     fields: dict[str, str] = {}
     for line in lines:
+        check()
         name, _, value = line.partition(": ")
         if line:
             fields[name] = value

@@ -17,6 +17,8 @@ from typing import Literal, NamedTuple
 
 from playwright.sync_api import sync_playwright
 
+from tests.service.services import killing_after
+
 OUT = Path(__file__).parents[2] / "docs" / "service"
 _PATIENCE = 900_000
 """Milliseconds to wait for curves and leaks, which are computed in the background."""
@@ -59,12 +61,13 @@ def start_demo() -> tuple[subprocess.Popen[str], dict[str, str]]:
     )
     links: dict[str, str] = {}
     assert process.stderr is not None
-    while len(links) < 4:
-        line = process.stderr.readline()
-        if not line:
-            raise SystemExit("the demo ended")
-        if found := re.match(r"  (\w+) \S+ +(http\S+)$", line):
-            links[found[1]] = found[2]
+    with killing_after(process, 300):
+        while len(links) < 4:
+            line = process.stderr.readline()
+            if not line:
+                raise SystemExit("the demo ended")
+            if found := re.match(r"  (\w+) \S+ +(http\S+)$", line):
+                links[found[1]] = found[2]
     return process, links
 
 
@@ -94,7 +97,8 @@ def main() -> None:
             browser.close()
     finally:
         process.terminate()
-        process.communicate()
+        with killing_after(process):
+            process.communicate()
 
 
 if __name__ == "__main__":

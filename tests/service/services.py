@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -70,6 +71,9 @@ PLACES = ((8.40, 49.01), (8.415, 49.005), (8.391, 49.001))
 """Positions in the clinic, the depot and the lake."""
 SUBJECTS = 5
 QUERIES = 3
+PATIENCE = 90.0
+"""Seconds that anything may take."""
+T = TypeVar("T")
 
 
 @dataclass
@@ -100,12 +104,40 @@ class Running:
 
     def wait(self, answers: int) -> None:
         """Wait until so many answers are released."""
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + PATIENCE
         while self.service.state.feed.last_id() + 1 < answers:
             if self.failures:
                 raise self.failures[0]
             assert time.monotonic() < deadline, "the run released too little"
             time.sleep(0.02)
+
+
+def within(items: Iterable[T], seconds: float = PATIENCE) -> Iterator[T]:
+    """The same items; an error if the next one comes too late, also if comments come before it."""
+    deadline = time.monotonic() + seconds
+    for item in items:
+        assert time.monotonic() < deadline, "what was expected did not come"
+        yield item
+
+
+@contextlib.contextmanager
+def killing_after(process: subprocess.Popen[str], seconds: float = PATIENCE) -> Iterator[None]:
+    """Kill a process if the block takes too long, so that reading from it ends."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def join(*threads: threading.Thread) -> None:
+    """Wait for threads to end, but not forever."""
+    deadline = time.monotonic() + PATIENCE
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+        assert not thread.is_alive(), f"{thread.name} does not end"
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -167,13 +199,12 @@ def running(
             except BaseException as error:
                 failures.append(error)
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         try:
             yield Running(service, failures)
         finally:
             service.stop()
-            thread.join(30)
-    assert not thread.is_alive()
+            join(thread)
     if failures:
         raise failures[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,10 @@ import pytest
 from fastapi.routing import APIRoute
 
 from tacit.ledger.database import now
-from tacit.service.access import FailedAttempts
+from tacit.service.access import FailedAttempts, RequestRates
+from tacit.service.roles import Principal, Role
+from tacit.service.routes.workflow import show_proposal
+from tacit.service.workflow import OPEN, Proposal, ProposalKind, ProposalState
 from tests.service.services import Running, bearer
 
 ROLES: tuple[str | None, ...] = (None, "source", "consumer", "subject", "operator")
@@ -167,6 +172,38 @@ def test_a_route_is_open_to_its_roles_and_closed_to_others(
         assert ("www-authenticate" in response.headers) == (role is None)
 
 
+PLANNED: dict[str, Any] = {
+    "quality": [{"query": "late", "expected_after": "0.83", "reached": False}],
+    "costs": [],
+}
+
+
+@pytest.mark.parametrize("state", list(ProposalState))
+def test_what_a_proposal_tells_each_role(served: Running, state: ProposalState) -> None:
+    """Nothing of a plan is for consumers; with an approval, whether it is good enough."""
+    query = {"name": "late", "pattern": "b", "quality": 0.9}
+    planned = None if state is ProposalState.PLANNING else PLANNED
+    why = "no history" if state is ProposalState.FAILED else ""
+    proposal = Proposal(1, 0, Role.CONSUMER, "city", ProposalKind.QUERY, query, False, state, 1,
+                        why, planned, None, "", "", None)  # fmt: skip
+    waiting = state in OPEN
+    told = {
+        role: show_proposal(served.service.state, Principal(role, NAMES[role], ""), proposal)
+        for role in (Role.CONSUMER, Role.OPERATOR)
+    }
+    city, ann = told[Role.CONSUMER], told[Role.OPERATOR]
+    assert (city.progress, city.doing, city.reason, city.effect) == (None, None, None, None)
+    assert city.state == ("waiting" if waiting else state)
+    assert city.reached is (False if state is ProposalState.APPROVED else None)
+    assert "0.83" not in city.model_dump_json()
+    assert (ann.state, ann.effect, ann.reason) == (state, planned, why or None)
+    assert ann.reached is (None if planned is None else False)
+    assert (ann.progress is None) == (state is not ProposalState.PLANNING)
+    others = {name: getattr(ann, name) for name in ("effect", "reached", "state", "reason")}
+    same = ann.model_copy(update={"progress": None, "doing": None, **others})
+    assert same.model_dump(exclude=set(others)) == city.model_dump(exclude=set(others))
+
+
 def test_a_token_is_created_used_listed_and_revoked(served: Running) -> None:
     with served.client("operator", "ann") as operator:
         wanted = {"role": "consumer", "name": "city", "note": "for <script>"}
@@ -247,6 +284,57 @@ def test_failed_attempts_are_forgotten_after_a_minute_and_bounded() -> None:
     for number in range(20_000):
         failures.add((str(number), ""))
     assert len(failures._failures) == 10_000
+
+
+def test_a_token_may_make_many_requests_but_not_without_end() -> None:
+    clock = [0.0]
+    rates = RequestRates(lambda: clock[0])
+    assert [rates.take("a") for _ in range(1000)] == [0] * 1000
+    assert 0 < rates.take("a") <= 0.02
+    assert rates.take("b") == 0
+    clock[0] += 1
+    assert [rates.take("a") for _ in range(50)] == [0] * 50
+    assert rates.take("a") > 0
+    clock[0] += 3600
+    assert [rates.take("a") for _ in range(1001)][999:] == [0, pytest.approx(0.02)]
+    for number in range(20_000):
+        rates.take(str(number))
+    assert len(rates._left) == 10_000
+
+
+def test_too_many_requests_are_refused_for_a_while(
+    served: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = served.service.state
+    monkeypatch.setattr(state.access, "rates", RequestRates(lambda: 0.0))
+    monkeypatch.setattr("tacit.service.access._MOST_AT_ONCE", 3)
+    with served.client("consumer", "city") as client, served.client("subject", "t1") as other:
+        found = [client.get("/v1/me") for _ in range(4)]
+        assert [one.status_code for one in found] == [200, 200, 200, 429]
+        assert found[3].headers["retry-after"] == "1"
+        assert other.get("/v1/me").status_code == 200
+        assert client.get("/v1/health").status_code == 200
+
+
+def test_bodies_are_limited_before_anyone_reads_them(
+    served: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = b'{"name": "' + b"x" * (256 << 10) + b'"}'
+    kind = {"Content-Type": "application/json"}
+
+    def drip() -> Iterator[bytes]:
+        for _ in range(20):
+            yield b"{"
+            time.sleep(0.1)
+
+    with served.client() as client:
+        for body in (large, iter([large[:1000], large[1000:]])):
+            response = client.post("/v1/queries", content=body, headers=kind)
+            assert response.status_code == 413
+            assert response.headers["content-type"] == "application/problem+json"
+        assert client.post("/login", content=large).status_code == 413
+        monkeypatch.setattr("tacit.service.app._BODY_SECONDS", 0.2)
+        assert client.post("/v1/queries", content=drip(), headers=kind).status_code == 408
 
 
 def test_errors_are_problem_details_everywhere(served: Running) -> None:

@@ -12,7 +12,9 @@ import pytest
 from tacit.service.analyses import Analyses
 from tacit.service.console.curves import CurveLine, draw_curves
 from tacit.service.planner import JobKind
+from tacit.service.roles import Principal, Role
 from tacit.service.serving import SetupOptions
+from tacit.service.workflow import ProposalState
 from tests.service.services import SUBJECTS, Running, running, write_tuples
 from tests.service.test_console import browser
 
@@ -70,7 +72,27 @@ def test_leaks_are_measured(planned: Running) -> None:
     assert "Nothing was measured" not in part
 
 
-def test_a_result_is_stored_with_its_version_and_history(planned: Running) -> None:
+def test_an_older_version_that_returns_has_its_results_at_once(planned: Running) -> None:
+    state = planned.service.state
+    workflow, operator = state.workflow, Principal(Role.OPERATOR, "ann", "")
+    with browser(planned, "operator", "ann") as client:
+        part = wait_for(client, "/console/checks/live")
+        before = state.analyses.look(JobKind.LEAKS)
+        removal = workflow.propose_removal(Principal(Role.CONSUMER, "city", ""), "both")
+        deadline = time.monotonic() + 300
+        while workflow.read(removal.number).state is not ProposalState.READY:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        workflow.approve(removal.number, operator)
+        assert state.analyses.look(JobKind.LEAKS).busy
+        workflow.propose_version(operator, before.version)
+        after = state.analyses.look(JobKind.LEAKS)
+        assert (after.version, after.result) == (before.version + 2, before.result)
+        assert "in the background" not in client.get("/console/checks/live").text
+        assert client.get("/console/checks/live").text.count("<tr") == part.count("<tr")
+
+
+def test_a_result_is_stored_with_its_specification_and_history(planned: Running) -> None:
     state = planned.service.state
     with browser(planned, "operator", "ann") as client:
         wait_for(client, "/console/checks/live")

@@ -17,7 +17,7 @@ import pytest
 import tacit
 from tacit.service.feed import AnswerFeed, FeedSelection
 from tests.service.conftest import WINDOWS
-from tests.service.services import QUERIES, SUBJECTS, Running, running, write_tuples
+from tests.service.services import QUERIES, SUBJECTS, Running, join, running, within, write_tuples
 from tests.services import Postgres
 
 ALL = WINDOWS * SUBJECTS * QUERIES
@@ -45,7 +45,7 @@ def ledger_rows(service: Running, **selected: Any) -> list[dict[str, Any]]:
 def events(lines: Iterator[str]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """The events of a stream: each one's id, and its answers."""
     number = -1
-    for line in lines:
+    for line in within(lines):
         name, _, value = line.partition(": ")
         if name == "id":
             number = int(value)
@@ -209,15 +209,17 @@ def test_a_stream_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
                     pass
             ended.set()
 
-        thread = threading.Thread(target=listen)
+        thread = threading.Thread(target=listen, daemon=True)
         thread.start()
         service.service.state.tokens.revoke(token.split("_")[1], actor="test")
-        while not ended.wait(0.2):  # it ends at the next release
+        for _ in within(itertools.repeat(None)):  # it ends at the next release
+            if ended.wait(0.2):
+                break
             write_tuples(tmp_path / "tuples.csv", 1, first=3)
             first = service.service.state.feed.last_id()
             assert first < 10_000
             service.service.state.signal.ring()
-        thread.join()
+        join(thread)
 
 
 def test_answers_are_served_from_postgresql_too(tmp_path: Path, postgres: Postgres) -> None:
@@ -282,11 +284,11 @@ def test_memory_for_releases_is_bounded_also_when_they_are_formatted(
     feed = AnswerFeed(served.service.state.ledger, served.service.state.name)
     first = feed.read_event(FeedSelection(), -1, 1000)
     assert first is not None
-    one = feed._recent[next(iter(feed._recent))].size
+    one = feed._recent[next(iter(feed._recent))].rows.size
     monkeypatch.setattr("tacit.service.feed._MOST_BYTES", 3 * one)
     after: int = first[0]
     while (event := feed.read_event(FeedSelection(), after, 1000)) is not None:
         after = event[0]
-        assert sum(release.size for release in feed._recent.values()) <= 3 * one
+        assert sum(release.rows.size for release in feed._recent.values()) <= 3 * one
         assert len(feed._places) == len(feed._recent)
     assert len(feed._recent) < WINDOWS

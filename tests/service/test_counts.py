@@ -17,7 +17,7 @@ import pytest
 import tacit
 from tacit.errors import ServiceError
 from tacit.service.tokens import public_id
-from tests.service.services import SPEC, SUBJECTS, Running, running, write_tuples
+from tests.service.services import SPEC, SUBJECTS, Running, running, within, write_tuples
 from tests.service.test_console import browser
 
 WINDOWS = 6
@@ -191,7 +191,7 @@ def read_events(response: httpx.Response, most: int) -> list[tuple[int, list[dic
     """The first events of a stream: each one's id, and its counts."""
     found: list[tuple[int, list[dict[str, Any]]]] = []
     number = 0
-    for line in response.iter_lines():
+    for line in within(response.iter_lines()):
         name, _, value = line.partition(": ")
         if name == "id":
             number = int(value)
@@ -236,7 +236,7 @@ def test_a_stream_tells_nothing_of_other_consumers_and_ends_with_its_token(
     with counting.client("consumer", "short") as client:
         token = counting.token("consumer", "short")
         with client.stream("GET", "/v1/counts/stream") as response:
-            lines = response.iter_lines()
+            lines = within(response.iter_lines())
             assert next(lines) == "retry: 2000"
             counting.service.state.tokens.revoke(public_id(token), actor="test")
             counting.service.state.signal.ring()

@@ -12,7 +12,7 @@ from tacit.service.demo import DemoOptions, create_links, prepare_demo, send_tri
 from tacit.service.server import ServerOptions
 from tacit.service.serving import open_inputs, open_service
 from tests.cli.small_runs import tacit
-from tests.service.services import bearer
+from tests.service.services import bearer, join
 
 
 def test_the_demo_answers_for_every_role(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_the_demo_answers_for_every_role(tmp_path: Path) -> None:
             with service.open_run() as run:
                 service.answer(run)
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         try:
             with send_trips(opened.inbox, demo):
@@ -45,7 +45,7 @@ def test_the_demo_answers_for_every_role(tmp_path: Path) -> None:
                 assert f"{me['role']} {me['name']}" == who
         finally:
             service.stop()
-            thread.join()
+            join(thread)
 
 
 def test_the_demo_takes_nothing_else(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ import pytest
 
 import tacit
 from tacit.service.arrow_streams import ArrowStreamError, check_arrow_stream
-from tacit.service.inbox import Inbox, InboxFullError, IngestRequest
-from tests.service.services import Running, running
+from tacit.service.inbox import Inbox
+from tacit.service.ingest_requests import InboxFullError, IngestRequest, weigh
+from tests.service.services import Running, join, running
 from tests.services import Postgres
 
 LINES = "application/x-ndjson"
@@ -203,9 +204,9 @@ def test_a_body_that_does_not_come_is_given_up(
 
 
 def test_a_full_inbox_refuses_and_takes_again_when_there_is_room(tmp_path: Path) -> None:
-    inbox = Inbox(str(tmp_path / "ledger.db"), most_waiting=100)
+    inbox = Inbox(str(tmp_path / "ledger.db"), most_waiting=1400)
     try:
-        body = IngestRequest("s", "p", "jsonl", b"x" * 60)
+        body = IngestRequest("s", "p", "jsonl", b"x" * 600)
         assert inbox.put(body).result(10) is True
         with pytest.raises(InboxFullError):
             inbox.put(body)
@@ -217,11 +218,11 @@ def test_a_full_inbox_refuses_and_takes_again_when_there_is_room(tmp_path: Path)
         assert again.result(10) is True
         repeated = inbox.put(IngestRequest("s", "p", "jsonl", b"x", 3))
         assert repeated.result(10) is False
-        assert inbox.waiting == 61
+        assert inbox.waiting == weigh(600) + weigh(1)
     finally:
         inbox.close()
     reopened = Inbox(str(tmp_path / "ledger.db"))
-    assert reopened.waiting == 61
+    assert reopened.waiting == weigh(600) + weigh(1)
     reopened.close()
 
 
@@ -251,11 +252,13 @@ def test_many_senders_at_once_lose_nothing(tmp_path: Path, postgres: Postgres) -
         # The first tuples of all: one sender must not close windows that others still fill.
         inbox = service.service.state.inbox
         assert inbox is not None
-        threads = [threading.Thread(target=send, args=(subject,)) for subject in range(SUBJECTS)]
+        threads = [
+            threading.Thread(target=send, args=(subject,), daemon=True)
+            for subject in range(SUBJECTS)
+        ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        join(*threads)
         status = service.service.state.run
         assert status is not None
         deadline = time.monotonic() + 90

@@ -15,7 +15,7 @@ import pytest
 
 from tacit.errors import OptionError
 from tacit.service.openid import LoginAttempt, OpenIdError, OpenIdLogin, OpenIdSettings
-from tests.service.services import Running, running, write_tuples
+from tests.service.services import Running, killing_after, running, write_tuples
 
 PROVIDER = """
 import time
@@ -38,8 +38,12 @@ def provider() -> Iterator[str]:
     command = [sys.executable, "-W", "ignore", "-c", PROVIDER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield f"http://localhost:{int(process.stdout.readline())}"
-        process.kill()
+        try:
+            with killing_after(process):
+                port = int(process.stdout.readline())
+            yield f"http://localhost:{port}"
+        finally:
+            process.kill()
 
 
 def write_settings(folder: Path, issuer: str, claim: str = "sub") -> Path:

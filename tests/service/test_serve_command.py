@@ -13,7 +13,14 @@ import httpx
 import pytest
 
 from tests.cli.small_runs import tacit
-from tests.service.services import QUERIES, SPEC, SUBJECTS, bearer, write_tuples
+from tests.service.services import (
+    QUERIES,
+    SPEC,
+    SUBJECTS,
+    bearer,
+    killing_after,
+    write_tuples,
+)
 
 
 def test_tokens_are_created_listed_and_revoked(tmp_path: Path) -> None:
@@ -61,7 +68,7 @@ def test_serve_runs_until_it_is_told_to_stop(tmp_path: Path, tls: bool) -> None:
     if tls:
         make = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 1"
         words = [*make.split(), "-subj", "/CN=localhost"]
-        subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, timeout=60)
         command += ["--tls-certificate", "cert.pem", "--tls-key", "key.pem"]
     program = "from tacit.cli.main import main; main()"
     process = subprocess.Popen(
@@ -73,9 +80,10 @@ def test_serve_runs_until_it_is_told_to_stop(tmp_path: Path, tls: bool) -> None:
     try:
         assert process.stderr is not None
         line = ""
-        while not line.startswith("Listening at "):
-            line = process.stderr.readline()
-            assert line, "the service ended"
+        with killing_after(process):
+            while not line.startswith("Listening at "):
+                line = process.stderr.readline()
+                assert line, "the service ended"
         url = line.removeprefix("Listening at ").strip()
         with httpx.Client(base_url=url, headers=bearer(token), verify=False, timeout=60) as client:
             deadline = time.monotonic() + 90
@@ -87,7 +95,8 @@ def test_serve_runs_until_it_is_told_to_stop(tmp_path: Path, tls: bool) -> None:
             assert client.get("/v1/ready").status_code == 200
     finally:
         process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=90)
+        with killing_after(process):
+            _, rest = process.communicate()
     assert process.returncode == 0, rest
     assert "For the operator only" in rest
     assert len((tmp_path / "answers.csv").read_text().splitlines()) == 4 * SUBJECTS * QUERIES + 1

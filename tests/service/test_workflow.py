@@ -25,13 +25,14 @@ from tacit.service.planner import PlanJob, PlannerProcess
 from tacit.service.serving import SetupOptions
 from tacit.service.state import ServiceState
 from tacit.service.tables import PROPOSALS, TOKENS, VERSIONS
-from tests.service.services import RICH, Running, running, write_registry, write_tuples
+from tests.service.services import RICH, Running, join, running, write_registry, write_tuples
 from tests.services import Postgres
 
 CATALOGUE = """
 visit: {epsilon: [0.1, 3], limit: [4 per day, 1000 per day]}
 c: {epsilon: [0.5, 2], limit: [4 per day, 1000 per day]}
 """
+pytestmark = pytest.mark.usefixtures("forked_planner")
 QUERY: dict[str, Any] = {"name": "late", "pattern": "b", "alpha": 0.5, "quality": 0.99}
 
 
@@ -78,13 +79,17 @@ class Live:
         return found
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where the ledger is: in a file, and in a real PostgreSQL."""
-    if request.param == "sqlite":
+    """Where the ledger is: in a file, or for tests with `everywhere` also in a real PostgreSQL."""
+    if getattr(request, "param", "sqlite") == "sqlite":
         return str(tmp_path / "ledger.db")
     server: Postgres = request.getfixturevalue("postgres")
     return server.database(f"workflow_{uuid4().hex}")
+
+
+everywhere = pytest.mark.parametrize("place", ["sqlite", "postgresql"], indirect=True)
+"""For tests whose steps write and read in a way of their own."""
 
 
 @pytest.fixture
@@ -105,6 +110,7 @@ def shown(subject: tacit.ServiceClient) -> dict[str, str]:
     return {one["name"]: one["epsilon"] for one in subject.private()}
 
 
+@everywhere
 def test_the_story_from_a_proposal_to_an_answer_and_back(live: Live) -> None:
     city, ann = live.connect("consumer", "city"), live.connect("operator", "ann")
     live.feed(3)
@@ -113,6 +119,7 @@ def test_the_story_from_a_proposal_to_an_answer_and_back(live: Live) -> None:
     number = proposed["number"]
     live.wait(lambda: ann.proposal(number)["state"] == "ready")
     assert city.proposal(number)["state"] == "waiting"  # how long planning takes is not shown
+    assert (city.proposal(number)["reached"], ann.proposal(number)["reached"]) == (None, False)
     effect = ann.proposal(number)["effect"]
     (row,) = [row for row in effect["quality"] if row["query"] == "late"]
     assert (row["before"], row["required"], row["reached"]) == (None, 0.99, False)
@@ -214,6 +221,7 @@ def knows(client: tacit.ServiceClient, query: str) -> bool:
     return query in [one["name"] for one in client.queries()]
 
 
+@everywhere
 def test_a_subject_is_stricter_at_once_and_looser_by_approval(live: Live) -> None:
     t1, ann = live.connect("subject", "t1"), live.connect("operator", "ann")
     live.feed(2)
@@ -299,6 +307,7 @@ PLANTED: dict[str, sa.Executable] = {
 }
 
 
+@everywhere
 def test_a_row_that_was_changed_without_an_act_is_found(tmp_path: Path, place: str) -> None:
     with running(tmp_path, ledger=place) as service:
         live = Live(service)
@@ -404,6 +413,7 @@ def test_without_history_a_proposal_says_what_is_needed(tmp_path: Path) -> None:
         assert city.proposal(number)["reason"] is None
 
 
+@everywhere
 def test_a_restarted_service_continues_with_the_approved_version(
     tmp_path: Path, place: str
 ) -> None:
@@ -421,6 +431,7 @@ def test_a_restarted_service_continues_with_the_approved_version(
         live.wait(lambda: city.answers(query="late").height)
 
 
+@everywhere
 def test_nothing_is_lost_or_released_twice_over_many_changes_under_load(
     tmp_path: Path, place: str
 ) -> None:
@@ -437,14 +448,14 @@ def change_under_load(folder: Path, changes: int, ledger: str | None = None) -> 
         live.wait(lambda: ann.proposal(number)["state"] == "ready")
         ann.approve(number)
         done = threading.Event()
-        sending = threading.Thread(target=lambda: feed_until_set(live, done))
+        sending = threading.Thread(target=lambda: feed_until_set(live, done), daemon=True)
         sending.start()
         try:
             for change in range(changes):
                 assert ann.approve_version(1 + change % 2)["state"] == "approved"
         finally:
             done.set()
-            sending.join()
+            join(sending)
         live.feed()
         state = service.service.state
         live.wait(lambda: released_until(state) == 60 * live.window)

@@ -21,6 +21,9 @@ _MOST_FAILURES: Final = 10
 _PERIOD: Final = 60.0
 """Seconds in which so many failed attempts may be made."""
 _MOST_KEPT: Final = 10_000
+_MOST_AT_ONCE: Final = 1_000
+_MOST_A_SECOND: Final = 50
+"""How many requests a token may make at once, and in a second after that."""
 
 _BEARER = HTTPBearer(
     scheme_name="token",
@@ -56,12 +59,44 @@ class FailedAttempts:
         return [moment for moment in self._failures.get(key, ()) if moment > oldest]
 
 
+class RequestRates:
+    """Limits how often each token is used: so many at once, and so many in a second after that."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """How many requests each token could make at which moment."""
+
+    def take(self, token: str) -> float:
+        """Count a request; if there are too many, return after how many seconds one is allowed."""
+        moment = self._now()
+        with self._lock:
+            left, before = self._left.get(token, (float(_MOST_AT_ONCE), moment))
+            left = min(_MOST_AT_ONCE, left + (moment - before) * _MOST_A_SECOND)
+            allowed = left >= 1
+            self._left[token] = left - allowed, moment
+            self._left.move_to_end(token)
+            if len(self._left) > _MOST_KEPT:
+                self._left.popitem(last=False)
+        return 0.0 if allowed else (1 - left) / _MOST_A_SECOND
+
+
 class Access:
     """Finds out who makes a request."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self.failures = FailedAttempts()
+        self.rates = RequestRates()
+
+    def limit(self, principal: Principal) -> Principal:
+        """Raise a problem if someone makes too many requests; the inbox limits sources."""
+        wait = 0.0 if principal.role is Role.SOURCE else self.rates.take(principal.token)
+        if wait:
+            again = {"Retry-After": str(int(wait) + 1)}
+            raise Problem(429, "too many requests with your token; try again later", headers=again)
+        return principal
 
     def check(self, text: str, address: str) -> Principal:
         """Return the holder of a token; raise a problem if there is none.
@@ -113,15 +148,15 @@ async def authenticate(
 
     A session changes nothing here: that needs a form of the console.
     """
+    access: Access = request.app.state.service.access
     if given is not None:
-        access: Access = request.app.state.service.access
-        return await access.check_soon(given.credentials, address_of(request))
+        return access.limit(await access.check_soon(given.credentials, address_of(request)))
     cookie = read_cookie(request)
     if cookie and request.method == "GET":
         sessions = request.app.state.service.sessions
         principal: Principal | None = await to_thread.run_sync(sessions.find, cookie)
         if principal is not None:
-            return principal
+            return access.limit(principal)
     raise unauthorised("send a token: Authorization: Bearer tacit_...")
 
 

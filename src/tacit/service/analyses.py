@@ -1,7 +1,8 @@
 """Analyses of the version in force, made from history in the background: for operators alone.
 
-One is begun when somebody looks at it, in a process with low priority. Its result is stored with
-the version, so it is made once.
+One is begun when somebody looks at it, in a process with low priority. Its result is stored under
+the hash of the specification and the sources of history, so it is made once, also if an older
+version returns.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tacit.errors import TacitError
@@ -44,10 +45,12 @@ class Analyses:
 
     def __init__(self, workflow: Workflow) -> None:
         self._workflow = workflow
-        self._history = json.dumps(list(workflow.history))
         self._lock = threading.Lock()
-        self._known: dict[tuple[int, JobKind], Analysis] = {}
-        self._waiting: list[tuple[int, JobKind]] = []
+        self._jobs: dict[tuple[int, JobKind], PlanJob] = {}
+        """The jobs of versions that somebody looked at."""
+        self._known: dict[str, Analysis] = {}
+        """By the hash of the job: versions with the same specification share it."""
+        self._waiting: list[PlanJob] = []
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._process = PlannerProcess()
@@ -73,15 +76,18 @@ class Analyses:
             return Analysis(version, reason=why)
         if not stored.spec.private:
             return Analysis(version, reason="nothing is declared private")
-        key = version, kind
         with self._lock:
-            if key not in self._known:
-                result = self._load(key)
-                self._known[key] = Analysis(version, result)
+            job = self._jobs.get((version, kind))
+            if job is None:
+                job = PlanJob.of(stored.spec, self._workflow.history, kind)
+                self._jobs[version, kind] = job
+            if job.digest not in self._known:
+                result = self._load(job)
+                self._known[job.digest] = Analysis(version, result)
                 if result is None:
-                    self._waiting.append(key)
+                    self._waiting.append(job)
                     self._wake.set()
-            return self._known[key]
+            return replace(self._known[job.digest], version=version)
 
     def _work(self) -> None:
         while not self._stopping.is_set():
@@ -89,49 +95,36 @@ class Analyses:
             self._wake.clear()
             while self._waiting and not self._stopping.is_set():
                 with self._lock:
-                    key = self._waiting.pop(0)
-                self._known[key] = self._make(key)
+                    job = self._waiting.pop(0)
+                self._known[job.digest] = self._make(job)
 
-    def _make(self, key: tuple[int, JobKind]) -> Analysis:
-        version, kind = key
+    def _make(self, job: PlanJob) -> Analysis:
+        begun = self._known[job.digest]
 
         def tell(share: float, what: str) -> None:
-            self._known[key] = Analysis(version, share=share, doing=what)
+            self._known[job.digest] = replace(begun, share=share, doing=what)
 
         try:
-            spec = self._workflow.load_version(version).spec
-            made = self._process.make(PlanJob.of(spec, self._workflow.history, kind), tell)
-            self._store(key, made)
+            made = self._process.make(job, tell)
+            self._store(job, made)
         except TacitError as error:
-            return Analysis(version, reason=str(error))
+            return replace(begun, reason=str(error))
         except Exception:
             log.exception("an analysis failed")
-            return Analysis(version, reason="it failed; the log has the reason")
-        return Analysis(version, made)
+            return replace(begun, reason="it failed; the log has the reason")
+        return replace(begun, result=made)
 
-    def _load(self, key: tuple[int, JobKind]) -> Mapping[str, Any] | None:
-        same = self._select(key)
-        query = sa.select(ANALYSES.c.content).where(*same, ANALYSES.c.history == self._history)
+    def _load(self, job: PlanJob) -> Mapping[str, Any] | None:
+        query = sa.select(ANALYSES.c.content).where(*self._select(job))
         with self._workflow.database.reading() as connection:
             found = connection.execute(query).scalar()
         return None if found is None else dict(json.loads(found))
 
-    def _store(self, key: tuple[int, JobKind], made: Mapping[str, Any]) -> None:
-        row = {
-            "run": self._workflow.name,
-            "version": key[0],
-            "kind": str(key[1]),
-            "history": self._history,
-            "content": json.dumps(made),
-        }
+    def _store(self, job: PlanJob, made: Mapping[str, Any]) -> None:
+        row = {"run": self._workflow.name, "job": job.digest, "content": json.dumps(made)}
         with self._workflow.database.writing() as connection:
-            connection.execute(ANALYSES.delete().where(*self._select(key)))
+            connection.execute(ANALYSES.delete().where(*self._select(job)))
             connection.execute(ANALYSES.insert().values(row))
 
-    def _select(self, key: tuple[int, JobKind]) -> tuple[sa.ColumnElement[bool], ...]:
-        columns = ANALYSES.c
-        return (
-            columns.run == self._workflow.name,
-            columns.version == key[0],
-            columns.kind == str(key[1]),
-        )
+    def _select(self, job: PlanJob) -> tuple[sa.ColumnElement[bool], ...]:
+        return ANALYSES.c.run == self._workflow.name, ANALYSES.c.job == job.digest

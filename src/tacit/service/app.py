@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Response
 from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tacit.service.console import openid_pages, pages, plan_pages, workflow_pages
@@ -31,6 +32,8 @@ _HEADERS: Final = {
     b"x-content-type-options": b"nosniff",
     b"x-frame-options": b"DENY",
 }
+_LARGEST_BODY: Final = 256 << 10
+_BODY_SECONDS: Final = 30.0
 _HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
 
 
@@ -64,6 +67,7 @@ def create_app(state: ServiceState) -> FastAPI:
     app.add_exception_handler(pages.LoginRequired, pages.handle_login_required)
     app.mount("/static", StampedFiles(directory=STATIC))
     app.openapi = _describe_problems(app, app.openapi)  # type: ignore[method-assign]
+    app.add_middleware(BodyLimits)
     app.add_middleware(SecurityHeaders)
     return app
 
@@ -100,6 +104,41 @@ def _describe_problems(
         return app.openapi_schema
 
     return describe_all
+
+
+class BodyLimits:
+    """Limits the size of bodies and the time that they take; tuples have limits of their own.
+
+    FastAPI reads a body before it checks who sends it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] != "http" or scope["path"].startswith("/v1/streams/"):
+            await self._app(scope, receive, send)
+            return
+        size, more, deadline = 0, True, asyncio.get_running_loop().time() + _BODY_SECONDS
+
+        async def receive_limited() -> Message:
+            nonlocal size, more
+            if not more:  # what comes now is only the end of the connection
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError as error:
+                text = f"the body must arrive within {_BODY_SECONDS:.0f} seconds"
+                raise HTTPException(408, text) from error
+            size += len(message.get("body", b""))
+            more = bool(message.get("more_body", False))
+            if size > _LARGEST_BODY:
+                raise HTTPException(413, f"send at most {_LARGEST_BODY >> 10} KiB in one request")
+            return message
+
+        await self._app(scope, receive_limited, send)
 
 
 class SecurityHeaders:

@@ -1,4 +1,4 @@
-"""Released counts of one run, for pages, downloads and the console.
+"""Released counts of one run, for pages, streams, downloads and the console.
 
 Which rows there are follows the public schedule: every window, count query and group has one. A
 reader's place is a window, not a release: how many windows a release has may depend on when tuples
@@ -8,8 +8,9 @@ arrive.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,10 +24,14 @@ from tacit.answers.counts import count_schema
 from tacit.ledger.alchemy import sa
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.tables import BODIES, RELEASES
+from tacit.service.coded_rows import CodedRows
 from tacit.service.feed import check_body, next_release
 
 Starts = NDArray[np.int64]
 """When windows start, in microseconds since 1970."""
+EARLIEST: Final = -(2**62)
+"""A place before every window."""
+_CODED: Final = ("consumer", "query", "group")
 _MOST_BYTES: Final = 16 << 20
 """How much of unpacked counts stays in memory."""
 
@@ -77,14 +82,42 @@ class CountSelection:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class CountedWindow:
+    """The counts of a window, ready to be streamed."""
+
+    start: int
+    rows: CodedRows
+
+    def format_event(self, selection: CountSelection) -> bytes:
+        """Format the selected counts as a server-sent event; nothing if there are none."""
+        if not selection.includes(np.array([self.start]))[0]:
+            return b""
+        consumers = None if selection.consumer is None else (selection.consumer,)
+        rows = self.rows.choose(np.arange(self.rows.table.num_rows), "consumer", consumers)
+        rows = self.rows.choose(rows, "query", selection.queries)
+        rows = self.rows.choose(rows, "group", selection.groups)
+        return self.rows.format_event("counts", self.start, rows)
+
+
 class CountFeed:
-    """Reads the released counts of a run from the ledger; the last ones stay in memory."""
+    """Reads the released counts of a run from the ledger; the last ones stay in memory.
+
+    A reader's place is the start of the last window that it has.
+    """
 
     def __init__(self, ledger: Ledger, run: str) -> None:
         self._ledger = ledger
         self._run = run
         self._lock = threading.Lock()
         self._recent: OrderedDict[int, pa.Table] = OrderedDict()
+        self._windows: deque[CountedWindow] = deque()
+        """The last windows of releases that were announced, without a gap."""
+        self._follows: int | None = None
+        """No window is between this one and the first of them."""
+        self._latest: int | None = None
+        """The last window that was announced."""
+        self._streams = 0
         self.consumers: dict[str, str] = {}
         """The consumer of each count query in the releases that were read so far."""
 
@@ -122,6 +155,68 @@ class CountFeed:
         tables = [table for _, table in found]
         return pa.concat_tables([count_schema().empty_table(), *tables], promote_options="default")
 
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Keep windows as they come, for a reader that streams them."""
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
+
+    def announce(self) -> None:
+        """Keep the windows that were released since the last call, formatted for all streams."""
+        if not self._streams:
+            with self._lock:  # begin anew when somebody reads them
+                self._windows.clear()
+                self._latest = self._follows = None
+            return
+        begin = self._latest
+        if begin is None:
+            begin = self._follows = self.last_start()
+            if begin is None:
+                return
+        found = [
+            window
+            for starts, table in self.read(CountSelection(since=begin + 1))
+            for window in _cut(starts, table)
+        ]
+        with self._lock:
+            self._windows += found
+            self._latest = found[-1].start if found else begin
+            size = sum(one.rows.size for one in self._windows)
+            while self._windows and size > _MOST_BYTES:
+                oldest = self._windows.popleft()
+                self._follows = oldest.start
+                size -= oldest.rows.size
+
+    def is_latest(self, after: int) -> bool:
+        """Return whether no window that was announced begins after this time."""
+        return self._latest is not None and self._latest <= after
+
+    def recall_event(
+        self, selection: CountSelection, after: int, _most: int
+    ) -> tuple[int, bytes] | None:
+        """Return the next window and its event, if it is in memory; the event may be empty."""
+        with self._lock:
+            if self._follows is None or after < self._follows:
+                return None
+            found = next((one for one in self._windows if one.start > after), None)
+        return None if found is None else (found.start, found.format_event(selection))
+
+    def read_event(
+        self, selection: CountSelection, after: int, _most: int
+    ) -> tuple[int, bytes] | None:
+        """Return the last window of the next release and the events of all its windows after this
+        time, from the ledger; None if there is no later release."""
+        begin = replace(selection, since=max(after + 1, selection.since or after + 1))
+        found = next(self.read(begin), None)
+        if found is None:
+            return None
+        starts, table = found
+        events = [window.format_event(selection) for window in _cut(starts, table)]
+        return int(starts[-1]), b"".join(events)
+
     def last_start(self) -> int | None:
         """Return when the last released window starts; None if there is none."""
         last = RELEASES.c.first + (RELEASES.c.windows - 1) * RELEASES.c.slide
@@ -150,3 +245,11 @@ class CountFeed:
                 _, oldest = self._recent.popitem(last=False)
                 size -= oldest.nbytes
         return table
+
+
+def _cut(starts: Starts, table: pa.Table) -> Iterator[CountedWindow]:
+    """Cut counts into windows; also those without rows."""
+    times = np.asarray(table["window_start"].cast(pa.int64()))
+    for start in starts.tolist():
+        rows = table.filter(pa.array(times == start))
+        yield CountedWindow(start, CodedRows.of(rows, _CODED))

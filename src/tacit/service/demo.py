@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 from tacit.engines.local import plan as make_plan
 from tacit.engines.setup import RunOptions
 from tacit.evaluation.trips import Trips
-from tacit.service.inbox import Inbox, InboxFullError, IngestRequest
+from tacit.service.inbox import Inbox
+from tacit.service.ingest_requests import InboxFullError, IngestRequest
 from tacit.service.roles import Role
 from tacit.service.serving import SetupOptions
 from tacit.service.tokens import Tokens
@@ -34,6 +35,7 @@ STREAM: Final = "gps"
 _EARLIER: Final = timedelta(hours=8, minutes=30)
 """How much is sent at once at the beginning, so that pages are not empty."""
 _DAYS: Final = 30.0
+_PUT_SECONDS: Final = 30.0
 _SUBJECT: Final = "7"
 _FLEETS: Final = ("north", "south", "airport")
 _CATALOGUE: Final = """hospital_visit: {epsilon: [0.5, 3], limit: [20 per day, 300 per day]}
@@ -106,7 +108,7 @@ def send_trips(inbox: Inbox, demo: DemoOptions) -> Iterator[None]:
         yield
     finally:
         stopping.set()
-        sender.join()
+        sender.join(2 * _PUT_SECONDS)
 
 
 def _send(inbox: Inbox, demo: DemoOptions, stopping: threading.Event) -> None:
@@ -127,7 +129,7 @@ def _send(inbox: Inbox, demo: DemoOptions, stopping: threading.Event) -> None:
 def _put(inbox: Inbox, request: IngestRequest) -> bool:
     """Send once; return whether it was taken."""
     try:
-        inbox.put(request).result()
+        inbox.put(request).result(_PUT_SECONDS)
     except InboxFullError:
         return False
     except Exception:

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from tacit.answers.codec import unpack
 from tacit.answers.rows import answer_schema
-from tacit.connectors.writers import format_json_lines
 from tacit.errors import LedgerError
 from tacit.ledger.alchemy import sa
 from tacit.ledger.chain import digest
@@ -33,6 +32,7 @@ from tacit.ledger.ledger import Ledger
 from tacit.ledger.registry import Registry
 from tacit.ledger.tables import BODIES, RELEASES
 from tacit.pipeline.sinks import ReleaseBatch, Sink
+from tacit.service.coded_rows import CodedRows
 
 _MOST_BYTES: Final = 128 << 20
 """How much of unpacked releases stays in memory."""
@@ -66,14 +66,12 @@ class UnpackedRelease:
     first: int
     end: int
     """Its windows start from `first` on and before `end`."""
-    table: pa.Table
-    codes: dict[str, tuple[NDArray[np.int32], pa.Array]]
-    """For each column of names, the number of each row's name, and the names."""
+    rows: CodedRows
 
     def select(self, selection: FeedSelection, after: int) -> pa.Table:
         """Return the selected answers with ids larger than `after`."""
-        rows = self._find_rows(selection, after)
-        return self.table if rows.size == self.table.num_rows else self.table.take(pa.array(rows))
+        rows, table = self._find_rows(selection, after), self.rows.table
+        return table if rows.size == table.num_rows else table.take(pa.array(rows))
 
     def format_event(self, selection: FeedSelection, after: int, most: int) -> tuple[int, bytes]:
         """Format at most so many of the selected answers after an id as a server-sent event.
@@ -83,53 +81,21 @@ class UnpackedRelease:
         rows = self._find_rows(selection, after)
         part = rows[:most]
         last = self.last_id if part.size == rows.size else self.first_id + int(part[-1])
-        if not part.size:
-            return last, b""
-        if part[-1] - part[0] + 1 == part.size:
-            lines = self.lines.slice(int(part[0]), part.size)
-        else:
-            lines = self.lines.take(pa.array(part))
-        _, ends, text = lines.buffers()
-        first, end = np.frombuffer(ends, np.int64)[[lines.offset, lines.offset + part.size]]
-        data = memoryview(text)[first : end - 1]  # without the last comma
-        return last, b"".join((b"id: %d\nevent: answers\ndata: [" % last, data, b"]\n\n"))
-
-    @cached_property
-    def lines(self) -> pa.LargeBinaryArray:
-        """Each answer as JSON, with a comma; they share one text."""
-        text = format_json_lines(self.table)
-        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
-        places = pa.py_buffer(np.concatenate([np.zeros(1, np.int64), ends]))
-        buffers = [None, places, pa.py_buffer(text.replace(b"\n", b","))]
-        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ends), buffers)
-
-    @property
-    def formatted(self) -> bool:
-        """Whether `lines` is there."""
-        return "lines" in self.__dict__
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes."""
-        return int(self.table.nbytes + (self.lines.nbytes if self.formatted else 0))
+        return last, self.rows.format_event("answers", last, part)
 
     def _find_rows(self, selection: FeedSelection, after: int) -> NDArray[np.int64]:
         """Return the places of the selected answers after an id, in order."""
         begin = max(after + 1 - self.first_id, 0)
         if selection.subjects is None:
-            rows = np.arange(begin, self.table.num_rows)
+            rows = np.arange(begin, self.rows.table.num_rows)
         else:
             rows = self._find_subjects(selection.subjects)
             rows = rows[rows >= begin]
         consumers = None if selection.consumer is None else (selection.consumer,)
-        for column, names in (("consumer", consumers), ("query", selection.queries)):
-            if names is not None:
-                numbers, known = self.codes[column]
-                wanted = np.zeros(len(known), np.bool_)
-                wanted[self._find_codes(column, names)] = True
-                rows = rows[wanted[numbers[rows]]]
+        rows = self.rows.choose(rows, "consumer", consumers)
+        rows = self.rows.choose(rows, "query", selection.queries)
         if selection.since is not None or selection.until is not None:
-            starts = np.asarray(self.table["window_start"].cast(pa.int64()))[rows]
+            starts = np.asarray(self.rows.table["window_start"].cast(pa.int64()))[rows]
             since = self.first if selection.since is None else selection.since
             until = self.end if selection.until is None else selection.until
             rows = rows[(starts >= since) & (starts < until)]
@@ -138,7 +104,7 @@ class UnpackedRelease:
     def _find_subjects(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the places of the answers about these subjects, in order."""
         order, starts = self._by_subject
-        codes = np.unique(self._find_codes("subject", names))
+        codes = np.unique(self.rows.find_codes("subject", names))
         lengths = starts[codes + 1] - starts[codes]
         shifts = np.repeat(starts[codes] - np.cumsum(lengths) + lengths, lengths)
         return np.sort(order[shifts + np.arange(shifts.size)])
@@ -146,22 +112,10 @@ class UnpackedRelease:
     @cached_property
     def _by_subject(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """All places sorted by subject, and where each subject's begin."""
-        numbers, known = self.codes["subject"]
+        numbers, known = self.rows.codes["subject"]
         counts = np.bincount(numbers, minlength=len(known))
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         return np.argsort(numbers, kind="stable"), starts
-
-    def _find_codes(self, column: str, names: Sequence[str]) -> NDArray[np.int64]:
-        """Return the codes of those names that occur."""
-        known = self._codes_of_names[column]
-        return np.array([known[name] for name in names if name in known], np.int64)
-
-    @cached_property
-    def _codes_of_names(self) -> dict[str, dict[str, int]]:
-        return {
-            column: {name: code for code, name in enumerate(known.to_pylist())}
-            for column, (_, known) in self.codes.items()
-        }
 
 
 class AnswerFeed(Sink):
@@ -198,7 +152,7 @@ class AnswerFeed(Sink):
             follows = self._latest if 0 <= self._latest < row["first_id"] else row["first_id"] - 1
             release = _unpack_release(row, batch.table, follows)
             if self._streams:
-                release.lines  # noqa: B018 - in this thread, before all streams ask for it
+                release.rows.lines  # noqa: B018 - in this thread, before all streams ask for it
             self._keep(release)
             self._latest = release.last_id
         for listener in self._listeners:
@@ -248,7 +202,7 @@ class AnswerFeed(Sink):
         with self._lock:
             place = bisect_right(self._places, (after, math.inf)) - 1
             release = self._recent[self._places[place][1]] if place >= 0 else None
-        if release is None or release.last_id <= after or not release.formatted:
+        if release is None or release.last_id <= after or not release.rows.formatted:
             return None
         return release.format_event(selection, after, most)
 
@@ -317,11 +271,11 @@ class AnswerFeed(Sink):
                 insort(self._places, (release.follows, release.number))
                 self._recent[release.number] = release
             self._recent.move_to_end(release.number)
-            size = sum(one.size for one in self._recent.values())
+            size = sum(one.rows.size for one in self._recent.values())
             while size > _MOST_BYTES and len(self._recent) > 1:
                 _, oldest = self._recent.popitem(last=False)
                 self._places.remove((oldest.follows, oldest.number))
-                size -= oldest.size
+                size -= oldest.rows.size
             return self._recent[release.number]
 
     def _next_row(self, number: int, *, body: bool) -> Any:
@@ -387,12 +341,6 @@ def _unpack_release(row: Any, table: pa.Table, follows: int) -> UnpackedRelease:
         place = table.column_names.index("detected") + 1
         kind = answer_schema(valued=True).field("value")
         table = table.add_column(place, kind, pa.nulls(table.num_rows, kind.type))
-    table = table.unify_dictionaries().combine_chunks()
-    codes = {}
-    for name in _CODED:
-        column = table[name]
-        chunk = column.chunk(0) if column.num_chunks else pa.array([], column.type)
-        codes[name] = (np.asarray(chunk.indices), chunk.dictionary)
     return UnpackedRelease(
         int(row["number"]),
         int(follows),
@@ -400,6 +348,5 @@ def _unpack_release(row: Any, table: pa.Table, follows: int) -> UnpackedRelease:
         int(row["first_id"] + row["answers"] - 1),
         int(row["first"]),
         int(row["first"] + row["windows"] * row["slide"]),
-        table,
-        codes,
+        CodedRows.of(table, _CODED),
     )

@@ -11,11 +11,13 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from fractions import Fraction
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +29,8 @@ from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import loads
 from tacit.spec.yaml_writer import to_yaml
 
+COMMAND: Sequence[str] = (sys.executable, "-m", "tacit.service.planner")
+"""Starts the process."""
 _STOPPED: Final = "the planner was stopped; try again"
 _NICE: Final = 5
 
@@ -68,6 +72,11 @@ class PlanJob:
         paths = [str(path) for path in spec.allow_paths]
         return cls(to_yaml(spec), str(spec.folder.absolute()), paths, list(history), kind)
 
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the job: the same job has the same result."""
+        return sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
     @property
     def sources(self) -> list[Any]:
         """The history, as functions such as `tacit.plan` take it."""
@@ -92,7 +101,7 @@ class PlannerProcess:
             if self._stopped:
                 raise PlanError(_STOPPED)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tacit.service.planner"],
+                COMMAND,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -188,14 +197,13 @@ def _find_leaks(job: PlanJob, progress: ProgressCallback) -> dict[str, Any]:
     return leaks(job.load(), *job.sources, costs=_MOST_COSTS, progress=progress).to_dict()
 
 
-def main(write: Callable[[str], object] = sys.stdout.write) -> None:
+def main() -> None:
     """Read a job, and write the progress and the result."""
     with suppress(OSError):
         os.nice(_NICE)
 
     def tell(**values: Any) -> None:
-        write(json.dumps(values) + "\n")
-        sys.stdout.flush()
+        print(json.dumps(values), flush=True)
 
     job = PlanJob(**json.load(sys.stdin))
     try:

@@ -18,7 +18,8 @@ from tacit.connectors.jsonlines import parse_block
 from tacit.connectors.payloads import PayloadParser
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, Rejected, Source, encode_keys
-from tacit.service.inbox import BodyFormat, Inbox, StoredRequest, drop_quietly, iterate_codings
+from tacit.service.inbox import Inbox, drop_quietly
+from tacit.service.ingest_requests import BodyFormat, StoredRequest, iterate_codings
 
 _IDLE_SECONDS: Final = 0.1
 _MOST_BYTES: Final = 4 << 20

@@ -106,6 +106,7 @@ class ServiceState:
         self.counts = CountFeed(self.ledger, self.name)
         self.tokens = Tokens(self.ledger.database)
         self.feed.listen(self.tokens.refresh)  # once, not by every stream that wakes
+        self.feed.listen(self.counts.announce)
         self.feed.listen(self.signal.ring)
         self.access = Access(self.tokens)
         self.sessions = Sessions(self.ledger.database, self.tokens)

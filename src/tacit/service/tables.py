@@ -15,7 +15,7 @@ from tacit.ledger.alchemy import sa
 from tacit.ledger.covered_rows import CoveredRow
 from tacit.ledger.database import Database
 
-VERSION: Final = 4
+VERSION: Final = 5
 _COVERED_SINCE: Final = 4
 """The version since which acts cover tokens, versions and proposals."""
 METADATA = sa.MetaData()
@@ -93,16 +93,14 @@ PROPOSALS = sa.Table(
 
 
 ANALYSES = sa.Table(
-    "tacit_analyses",
+    "tacit_history_analyses",
     METADATA,
     sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("kind", sa.Text, primary_key=True),
-    sa.Column("history", sa.Text, nullable=False),
+    sa.Column("job", sa.Text, primary_key=True),
     sa.Column("content", sa.Text, nullable=False),
 )
-"""What was computed from history about a version, as JSON: for operators alone. `history` says
-from which sources."""
+"""What was computed from history, as JSON: for operators alone. `job` is the hash of what was to be
+computed for which specification from which sources."""
 
 
 class ProposalState(StrEnum):

@@ -138,9 +138,19 @@ class Proposal:
     @property
     def expected(self) -> str | None:
         """What to expect of a proposed query, from history; None if that is not known."""
+        return self._own_effect.get("expected_after")
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether a proposed query is expected to reach the quality that it requires."""
+        return self._own_effect.get("reached")
+
+    @property
+    def _own_effect(self) -> Mapping[str, Any]:
+        """The effect on the proposed query itself."""
         rows = [] if self.effect is None else self.effect["quality"]
-        name = self.change.get("name")
-        return next((row.get("expected_after") for row in rows if row["query"] == name), None)
+        own = (row for row in rows if row["query"] == self.change.get("name"))
+        return next(own, {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from anyio import to_thread
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
@@ -21,12 +19,12 @@ from tacit.service.console.rendering import render
 from tacit.service.dependencies import State
 from tacit.service.problems import Problem
 from tacit.service.roles import Principal, Role
+from tacit.service.routes.event_streams import follow_releases
 from tacit.service.sessions import delete_cookie, derive_csrf, read_cookie, set_cookie
 from tacit.service.state import ServiceState
 
 router = APIRouter(include_in_schema=False)
 _LARGEST_FORM: Final = 16_384
-_HEARTBEAT: Final = 15.0
 _HOMES: Final = {
     Role.OPERATOR: "operator",
     Role.CONSUMER: "consumer",
@@ -52,7 +50,7 @@ def find_user(request: Request, state: State) -> Principal:
     principal = state.sessions.find(cookie) if cookie else None
     if principal is None:
         raise LoginRequired
-    return principal
+    return state.access.limit(principal)
 
 
 User = Annotated[Principal, Depends(find_user)]
@@ -261,21 +259,9 @@ def revoke_token(
 @router.get("/console/events")
 async def stream_signals(request: Request, state: State, user: User) -> StreamingResponse:
     """Tell the page that something was released; the page then asks for its parts again."""
-    return StreamingResponse(_iterate_signals(request, state, user), media_type="text/event-stream")
 
+    async def tell() -> AsyncIterator[bytes]:  # also at first: a page that was away catches up
+        yield b"retry: 2000\nevent: released\ndata:\n\n"
 
-async def _iterate_signals(
-    request: Request, state: ServiceState, user: Principal
-) -> AsyncIterator[bytes]:
-    yield b"retry: 2000\nevent: released\ndata:\n\n"  # a page that was away catches up
-    while not state.signal.closing:
-        released = state.signal.next
-        try:
-            await asyncio.wait_for(released.wait(), _HEARTBEAT)
-            yield b"event: released\ndata:\n\n"
-        except TimeoutError:
-            yield b":\n\n"
-        if await request.is_disconnected():
-            return
-        if not await to_thread.run_sync(state.access.is_valid, user):
-            return
+    events = follow_releases(request, state, user, tell)
+    return StreamingResponse(events, media_type="text/event-stream")

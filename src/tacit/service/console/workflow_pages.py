@@ -21,6 +21,7 @@ from tacit.service.routes.workflow import (
     check_proposed,
     choose,
     compare_stored,
+    explain_refusals,
     find_proposal,
     get_catalogue,
     go_back,
@@ -104,12 +105,8 @@ def propose(request: Request, state: State, user: ConsumerUser, form: SessionFor
 def withdraw(state: State, user: User, _form: SessionForm, number: Number) -> RedirectResponse:
     """Withdraw one's own proposal."""
     find_proposal(state, user, number)
-    try:
+    with explain_refusals():
         state.workflow.withdraw(number, user)
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
-    except DecidedError as error:
-        raise Problem(409, str(error)) from error
     place = "policies" if user.role is Role.SUBJECT else "propose"
     return RedirectResponse(f"/console/{place}", 303)
 
@@ -141,10 +138,8 @@ def change_policy(request: Request, state: State, user: SubjectUser, form: Sessi
 @router.post("/console/policies/withdraw")
 def withdraw_policy(state: State, user: SubjectUser, form: SessionForm) -> RedirectResponse:
     """Withdraw a subject's choice."""
-    try:
+    with explain_refusals():
         state.workflow.withdraw_choice(user, form.get("pattern", ""))
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
     return RedirectResponse("/console/policies", 303)
 
 

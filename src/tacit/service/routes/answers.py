@@ -6,14 +6,12 @@ follows the public schedule: every subject, query and window has one.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Final
 
 import pyarrow as pa
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -21,20 +19,14 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from tacit.answers.rows import answer_schema
 from tacit.service.access import ReadingRole
 from tacit.service.dependencies import LARGEST_ID, Selection, State
-from tacit.service.feed import AnswerFeed, FeedSelection
 from tacit.service.problems import problem_responses
-from tacit.service.roles import Principal
+from tacit.service.routes.event_streams import stream_events
 from tacit.service.routes.row_files import FILE_RESPONSE, Suffix, format_rows, send_file
-from tacit.service.state import ServiceState
 
 MOST_ROWS: Final = 10_000
 """The most answers on a page."""
 _MOST_RELEASES: Final = 256
 """The most releases that are searched for a page."""
-_EVENT_ROWS: Final = 1_000
-"""The most answers in an event."""
-_HEARTBEAT: Final = 15.0
-"""Seconds after which a stream without events sends a comment, so that it stays open."""
 _ROW: Final[dict[str, JsonValue]] = {
     "id": 1042,
     "window_start": "2026-03-01T08:00:00Z",
@@ -50,7 +42,6 @@ _ROW: Final[dict[str, JsonValue]] = {
 _DENIED: Final = problem_responses(401, 403, 404, 422, 429)
 
 router = APIRouter(prefix="/answers", tags=["answers"])
-_stream_threads = CapacityLimiter(4)
 
 After = Annotated[
     int,
@@ -162,48 +153,7 @@ async def stream_answers(
         start = min(int(last_event_id), LARGEST_ID)
     if start is None:
         start = await to_thread.run_sync(state.feed.last_id)
-    events = _iterate_events(request, state, principal, selection, start)
-    return StreamingResponse(events, media_type="text/event-stream")
-
-
-async def _iterate_events(
-    request: Request,
-    state: ServiceState,
-    principal: Principal,
-    selection: FeedSelection,
-    after: int,
-) -> AsyncIterator[bytes]:
-    yield b"retry: 2000\n\n"
-    feed = state.feed
-    with feed.streaming():
-        while not state.signal.closing:
-            released = state.signal.next  # before reading, so that none is missed
-            # One event at a time: a reader that is slow keeps no release in memory.
-            while not feed.is_latest(after):
-                event = feed.recall_event(selection, after, _EVENT_ROWS)
-                event = event or await _read_event(feed, selection, after)
-                if event is None:
-                    break
-                after, text = event
-                if text:
-                    yield text
-            try:
-                async with asyncio.timeout(_HEARTBEAT):
-                    await released.wait()
-            except TimeoutError:
-                yield b":\n\n"
-            if await request.is_disconnected():
-                return
-            if not await state.access.is_still_valid(principal):
-                return  # the token was revoked, or has expired
-
-
-async def _read_event(
-    feed: AnswerFeed, selection: FeedSelection, after: int
-) -> tuple[int, bytes] | None:
-    return await to_thread.run_sync(
-        feed.read_event, selection, after, _EVENT_ROWS, limiter=_stream_threads
-    )
+    return stream_events(request, state, principal, state.feed, selection, start)
 
 
 @router.get(

@@ -7,17 +7,15 @@ counted and left out depends on public events, limits and earlier releases alone
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
-import numpy as np
 import pyarrow as pa
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -25,19 +23,16 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from tacit.answers.counts import count_schema
 from tacit.ledger.answers import parse_microseconds
 from tacit.service.access import CountingRole
-from tacit.service.count_feed import CountSelection, Starts
+from tacit.service.count_feed import EARLIEST, CountSelection
 from tacit.service.dependencies import SelectedCounts, State
 from tacit.service.problems import problem_responses
-from tacit.service.roles import Principal
+from tacit.service.routes.event_streams import stream_events
 from tacit.service.routes.row_files import FILE_RESPONSE, Suffix, format_rows, send_file
-from tacit.service.state import ServiceState
 
 _MOST_WINDOWS: Final = 1_000
 """The most windows on a page."""
 _FILE_ROWS: Final = 65_536
 """Rows of a file that are written together."""
-_HEARTBEAT: Final = 15.0
-"""Seconds after which a stream without events sends a comment, so that it stays open."""
 _ROW: Final[dict[str, JsonValue]] = {
     "window_start": "2026-03-01T08:00:00Z",
     "window_end": "2026-03-01T08:10:00Z",
@@ -58,7 +53,6 @@ _ROW: Final[dict[str, JsonValue]] = {
 _DENIED: Final = problem_responses(401, 403, 404, 422, 429)
 
 router = APIRouter(prefix="/counts", tags=["counts"])
-_stream_threads = CapacityLimiter(4)
 
 After = Annotated[datetime | None, Query(description="Only windows that start after this time.")]
 
@@ -183,59 +177,15 @@ async def stream_counts(
     if last_event_id is not None and re.fullmatch(r"-?[0-9]{1,18}", last_event_id):
         start = int(last_event_id)
     if start is None:
-        start = await _run_in_thread(state.counts.last_start)
-    events = _iterate_events(request, state, principal, selection, start)
-    return StreamingResponse(events, media_type="text/event-stream")
+        start = await to_thread.run_sync(state.counts.last_start)
+    begin = EARLIEST if start is None else start
+    return stream_events(request, state, principal, state.counts, selection, begin)
 
 
-async def _iterate_events(
-    request: Request,
-    state: ServiceState,
-    principal: Principal,
-    selection: CountSelection,
-    after: int | None,
-) -> AsyncIterator[bytes]:
-    yield b"retry: 2000\n\n"
-    while not state.signal.closing:
-        released = state.signal.next  # before reading, so that none is missed
-        reader = state.counts.read(_begin_after(selection, after))
-        while (step := await _run_in_thread(_next_events, reader)) is not None:
-            after, events = step
-            for event in events:
-                yield event
-        try:
-            await asyncio.wait_for(released.wait(), _HEARTBEAT)
-        except TimeoutError:
-            yield b":\n\n"
-        if await request.is_disconnected():
-            return
-        if not await _run_in_thread(state.access.is_valid, principal):
-            return  # the token was revoked, or has expired
-
-
-def _begin_after(selection: CountSelection, after: int | None) -> CountSelection:
-    if after is None or (selection.since is not None and selection.since > after):
+def _begin_after(selection: CountSelection, after: int) -> CountSelection:
+    if selection.since is not None and selection.since > after:
         return selection
     return replace(selection, since=after + 1)
-
-
-async def _run_in_thread(function: Any, *given: Any) -> Any:
-    return await to_thread.run_sync(function, *given, limiter=_stream_threads)
-
-
-def _next_events(reader: Iterator[tuple[Starts, pa.Table]]) -> tuple[int, list[bytes]] | None:
-    """Read one release; return the start of its last window, and an event for each window."""
-    found = next(reader, None)
-    if found is None:
-        return None
-    starts, table = found
-    times = np.asarray(table["window_start"].cast(pa.int64()))
-    events = []
-    for start in starts.tolist():
-        rows = table.filter(pa.array(times == start))
-        if rows.num_rows:
-            events.append(b"id: %d\nevent: counts\ndata: [%b]\n\n" % (start, format_rows(rows)))
-    return int(starts[-1]), events
 
 
 @router.get(

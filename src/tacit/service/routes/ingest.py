@@ -13,7 +13,12 @@ from pydantic import BaseModel, ConfigDict
 from tacit.service.access import require
 from tacit.service.arrow_streams import ArrowStreamError, check_arrow_stream
 from tacit.service.dependencies import LARGEST_ID, State
-from tacit.service.inbox import BodyFormat, InboxFullError, IngestRequest, SequenceError
+from tacit.service.ingest_requests import (
+    BodyFormat,
+    InboxFullError,
+    IngestRequest,
+    SequenceError,
+)
 from tacit.service.problems import Problem, problem_responses
 from tacit.service.roles import Principal, Role
 from tacit.service.state import ServiceState
@@ -22,6 +27,9 @@ LARGEST_BODY: Final = 32 << 20
 """The largest body in bytes."""
 BODY_SECONDS: Final = 30.0
 """Seconds in which a body must arrive."""
+STORE_SECONDS: Final = 60.0
+"""Seconds in which a body must be on disk."""
+_SOON: Final = {"Retry-After": "1"}
 _QUICKLY_CHECKED: Final = 64 << 10
 """An Arrow stream of so many bytes is checked sooner than a thread could begin to."""
 _LONGEST_NAME: Final = 200
@@ -110,9 +118,14 @@ async def send_tuples(
     sent = IngestRequest(stream, producer, coding, payload, tacit_sequence)
     assert state.inbox is not None, "a stream is open"
     try:
-        new = await asyncio.wrap_future(state.inbox.put(sent))
+        async with asyncio.timeout(STORE_SECONDS):
+            new = await asyncio.wrap_future(state.inbox.put(sent))
+    except TimeoutError as error:
+        raise Problem(
+            503, "the tuples are not on disk yet; send the same request again", headers=_SOON
+        ) from error
     except InboxFullError as error:
-        raise Problem(429, str(error), headers={"Retry-After": "1"}) from error
+        raise Problem(429, str(error), headers=_SOON) from error
     except SequenceError as error:
         raise Problem(409, str(error), expected=error.expected) from error
     return Acknowledgement(stream=stream, sequence=tacit_sequence, duplicate=not new)

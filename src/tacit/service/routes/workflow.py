@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -101,6 +103,7 @@ class ShownProposal(BaseModel):
                 "doing": None,
                 "reason": None,
                 "effect": None,
+                "reached": None,
                 "note": "",
                 "decided": None,
                 "version": None,
@@ -127,6 +130,9 @@ class ShownProposal(BaseModel):
     """For operators and subjects: why there is no plan."""
     effect: dict[str, Any] | None
     """For operators: quality of every query before and after, obstacles, and costs."""
+    reached: bool | None
+    """Whether the query is expected to reach the quality that it requires: for operators, and for
+    its consumer once it is approved."""
     note: str
     """What the operator says about the decision."""
     decided: datetime | None
@@ -296,10 +302,8 @@ def propose_query(state: State, principal: ConsumerRole, given: ProposedQuery) -
 @router.delete("/queries/{name}", summary="Propose to end a query", responses=_FOUND)
 def propose_removal(state: State, principal: ConsumerRole, name: Name) -> ShownProposal:
     """Propose that a query of yours is no longer answered."""
-    try:
+    with explain_refusals():
         proposal = state.workflow.propose_removal(principal, name)
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
     return show_proposal(state, principal, proposal)
 
 
@@ -321,12 +325,9 @@ def get_proposal(state: State, principal: ProposingRole, number: Number) -> Show
 def withdraw_proposal(state: State, principal: ProposingRole, number: Number) -> ShownProposal:
     """Withdraw a proposal of yours that is not decided."""
     find_proposal(state, principal, number)
-    try:
-        return show_proposal(state, principal, state.workflow.withdraw(number, principal))
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
-    except DecidedError as error:
-        raise Problem(409, str(error)) from error
+    with explain_refusals():
+        withdrawn = state.workflow.withdraw(number, principal)
+    return show_proposal(state, principal, withdrawn)
 
 
 @router.post("/proposals/{number}/approve", summary="Approve a proposal", responses=_DECIDED)
@@ -335,12 +336,8 @@ def approve_proposal(
 ) -> ShownProposal:
     """Approve a planned proposal. Windows that begin after this use it."""
     given = given or Approval()
-    try:
+    with explain_refusals():
         decided = state.workflow.approve(number, principal, given.note, tell=given.tell_quality)
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
-    except (DecidedError, SpecificationError) as error:
-        raise Problem(409, str(error)) from error
     return show_proposal(state, principal, decided)
 
 
@@ -349,12 +346,9 @@ def reject_proposal(
     state: State, principal: OperatorRole, number: Number, given: Decision | None = None
 ) -> ShownProposal:
     """Reject an open proposal. Its author can read the note."""
-    try:
-        decided = state.workflow.reject(number, principal, "" if given is None else given.note)
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
-    except DecidedError as error:
-        raise Problem(409, str(error)) from error
+    given = given or Decision()
+    with explain_refusals():
+        decided = state.workflow.reject(number, principal, given.note)
     return show_proposal(state, principal, decided)
 
 
@@ -433,10 +427,8 @@ def choose(
 @router.delete("/policies/{pattern}", summary="Withdraw your choice", responses=_FOUND)
 def withdraw_policy(state: State, principal: SubjectRole, pattern: Name) -> ShownProposal:
     """Withdraw your choice: what the operator declares applies again. It needs no approval."""
-    try:
+    with explain_refusals():
         proposal = state.workflow.withdraw_choice(principal, pattern)
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
     return show_proposal(state, principal, proposal)
 
 
@@ -449,10 +441,8 @@ def list_versions(state: State, _: OperatorRole) -> list[ShownVersion]:
 @router.get("/versions/{number}", summary="A version", responses=_FOUND)
 def get_version(state: State, _: OperatorRole, number: Number) -> VersionDetail:
     """Return a version with its specification and the expected quality of its queries."""
-    try:
+    with explain_refusals():
         stored = state.workflow.load_version(number)
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
     (shown,) = (one for one in show_versions(state) if one.number == number)
     quality = describe_quality(stored, stored)
     return VersionDetail(**shown.model_dump(), specification=to_yaml(stored.spec), quality=quality)
@@ -474,10 +464,8 @@ def compare_versions(
 
 def compare_stored(state: ServiceState, before: int, after: int) -> dict[str, Any]:
     """Compare two versions."""
-    try:
+    with explain_refusals():
         loaded = [state.workflow.load_version(number) for number in (before, after)]
-    except UnknownProposalError as error:
-        raise Problem(404, str(error)) from error
     return compare(*loaded)
 
 
@@ -493,8 +481,15 @@ def approve_version(state: State, principal: OperatorRole, number: Number) -> Sh
 
 def go_back(state: ServiceState, operator: Principal, number: int) -> Proposal:
     """Approve an older version again, or propose it where it must be planned."""
-    try:
+    with explain_refusals():
         return state.workflow.propose_version(operator, number)
+
+
+@contextmanager
+def explain_refusals() -> Iterator[None]:
+    """Turn what the workflow refuses into problems."""
+    try:
+        yield
     except UnknownProposalError as error:
         raise Problem(404, str(error)) from error
     except (DecidedError, SpecificationError) as error:
@@ -517,7 +512,8 @@ def show_proposal(state: ServiceState, reader: Principal, proposal: Proposal) ->
     """Show a proposal as far as someone may see it.
 
     What a plan says depends on history, which consumers do not see, and so does how long it
-    takes: to them a proposal is waiting until an operator decides.
+    takes: to them a proposal is waiting until an operator decides. With an approval they learn
+    whether the quality that they require is reached, and no more than that.
     """
     operator = reader.role is Role.OPERATOR
     shown = str(proposal.state)
@@ -526,6 +522,7 @@ def show_proposal(state: ServiceState, reader: Principal, proposal: Proposal) ->
     if reader.role is Role.CONSUMER and proposal.state is ProposalState.FAILED:
         shown = "waiting"
     planning = operator and proposal.state is ProposalState.PLANNING
+    approved = proposal.state is ProposalState.APPROVED
     share, doing = state.workflow.progress(proposal.number) if planning else (None, None)
     return ShownProposal(
         number=proposal.number,
@@ -541,6 +538,7 @@ def show_proposal(state: ServiceState, reader: Principal, proposal: Proposal) ->
         doing=doing,
         reason=None if reader.role is Role.CONSUMER else proposal.reason or None,
         effect=None if proposal.effect is None or not operator else dict(proposal.effect),
+        reached=proposal.reached if operator or approved else None,
         note=proposal.note,
         decided=None if proposal.decided is None else _to_time(proposal.decided),
         version=proposal.version,
