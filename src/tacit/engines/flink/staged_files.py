@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.private_files import replace_file
 from tacit.engines.sharded.counts import COUNTS, TupleCounts, keep_latest, sum_refusals
 from tacit.engines.sharded.lines import ShardLine, parse_dead_letter
 from tacit.pipeline.refusals import Refusals
@@ -82,26 +83,18 @@ class StagedFiles:
 
     def _write_counts(self) -> None:
         """Save the counts of the files that are deleted now."""
-        _replace(self._counts_file, "".join(f"{one.to_line()}\n" for one in self._counts.values()))
+        lines = (f"{one.to_line()}\n" for one in self._counts.values())
+        replace_file(self._counts_file, "".join(lines))
 
     def _write(self, path: Path) -> None:
         """Write a file's dead letters under its name, so that they exist once after a crash."""
         dead_letters = self._read[path].dead_letters
         if dead_letters:
-            _replace(self._dead_letters / f"{path.name}.jsonl", "".join(dead_letters))
+            replace_file(self._dead_letters / f"{path.name}.jsonl", "".join(dead_letters))
 
     def _find_new(self) -> list[Path]:
         found = self._folder.glob("**/part-*")
         return sorted(path for path in found if _is_committed(path) and path not in self._read)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file atomically; only its owner can read it."""
-    temporary = path.with_name(f".{path.name}")
-    temporary.touch(mode=0o600)
-    temporary.chmod(0o600)
-    temporary.write_text(text, "utf-8")
-    temporary.replace(path)
 
 
 def _is_committed(path: Path) -> bool:
