@@ -44,6 +44,7 @@ from tacit.engines.flink.job_status import JobStatus
 from tacit.engines.flink.progress import Progress
 from tacit.engines.flink.releaser import PaceThread, ReleaserThread
 from tacit.engines.flink.states import BytesState
+from tacit.engines.flink.worker_guard import end_with_taskmanager
 from tacit.engines.sharded.counts import COUNTS
 from tacit.engines.sharded.job import ShardedJob
 from tacit.engines.sharded.lines import DEAD_LETTERS, ShardLine, format_dead_letter
@@ -125,6 +126,7 @@ class _Partitions(FlatMapFunction):  # type: ignore[misc]
 @lru_cache(maxsize=4)
 def _job(root: str) -> ShardedJob:
     """Read and compile the job once in each process."""
+    end_with_taskmanager()
     job = ShardedJob.read(Folders(Path(root)).job)
     _ = job.compiled, job.layout.place
     return job
@@ -277,9 +279,12 @@ class ReleaserFunction(ProcessFunction):  # type: ignore[misc]
     def __init__(self, root: str) -> None:
         self._root = root
 
-    def open(self, runtime_context: RuntimeContext) -> None:  # noqa: ARG002
+    def open(self, runtime_context: RuntimeContext) -> None:
         """Start, or restart after a failure."""
+        end_with_taskmanager()
         folders = Folders(Path(self._root))
+        self._status = JobStatus.read(folders.status)
+        self._add_metrics(runtime_context)
         self._pace = PaceThread(Progress(folders.progress))
         self._releaser = ReleaserThread(folders, self._on_status)
         self._pace.start()
@@ -294,6 +299,15 @@ class ReleaserFunction(ProcessFunction):  # type: ignore[misc]
         """Stop the threads, so that none outlives its task."""
         self._pace.stop()
         self._releaser.stop()
+
+    def _add_metrics(self, runtime_context: RuntimeContext) -> None:
+        """Add metrics to Flink's: whole numbers that depend on the public schedule only."""
+        group = runtime_context.get_metrics_group().add_group("tacit")
+        group.gauge("windowsReleased", lambda: self._status.windows)
+        group.gauge("releasedUntil", lambda: (self._status.until or 0) // 1_000_000)
+        group.gauge("subjectsExhausted", lambda: self._status.exhausted)
+        group.gauge("releasesUndelivered", lambda: self._status.undelivered)
+        group.gauge("deliveryRetries", lambda: self._status.retries)
 
     def _on_status(self, status: JobStatus) -> None:
         self._status = status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,10 @@ from tacit.pipeline.refusals import Refusals
 
 _BEFORE_ALL: Final = -(1 << 62)
 _AFTER_ALL: Final = 1 << 62
+_ABANDONED_SECONDS: Final = 3600.0
+"""Flink commits a file with the next checkpoint. One that is so much older than a committed file
+was left behind by a task that was lost.
+"""
 
 
 @dataclass
@@ -69,8 +74,16 @@ class StagedFiles:
             self._write_counts()
         for path in dropped:
             self._write(path)
+            self._remove_abandoned(path.stat().st_mtime - _ABANDONED_SECONDS)
             path.unlink(missing_ok=True)
             del self._read[path]
+
+    def _remove_abandoned(self, before: float) -> None:
+        """Remove files that Flink will never commit."""
+        for path in self._folder.glob(".part-*.inprogress.*"):
+            with suppress(OSError):
+                if path.stat().st_mtime < before:
+                    path.unlink()
 
     def write_dead_letters(self) -> None:
         """Write the dead letters of the files that are not deleted."""
@@ -93,7 +106,7 @@ class StagedFiles:
             replace_file(self._dead_letters / f"{path.name}.jsonl", "".join(dead_letters))
 
     def _find_new(self) -> list[Path]:
-        found = self._folder.glob("**/part-*")
+        found = self._folder.glob("part-*")
         return sorted(path for path in found if _is_committed(path) and path not in self._read)
 
 
