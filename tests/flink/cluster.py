@@ -22,7 +22,7 @@ from tacit.engines.flink.rest import Cluster
 from tacit.errors import EngineError
 from tests.services import free_port
 
-_TIMEOUT: Final = 90.0
+_TIMEOUT: Final = 180.0
 _MARK: Final = "TACIT_TEST_CLUSTER"
 _SETTINGS: Final[Mapping[str, object]] = {
     "jobmanager.rpc.address": "localhost",
@@ -103,6 +103,7 @@ class StandaloneCluster:
     def start(self) -> None:
         """Start everything and wait until all TaskManagers have registered."""
         self.jobmanager = self._run("jobmanager.sh")
+        self.wait_for_taskmanagers()  # none yet: one might take the JobManager's port
         self.taskmanagers = [self._run("taskmanager.sh") for _ in range(self._wanted)]
         self.wait_for_taskmanagers()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -171,8 +170,7 @@ def submit(
 
     require_flink()  # before anything else that needs an extra
     from tacit.cli.sources import check_targets, split_streams
-    from tacit.engines.flink.submission import open_submission
-    from tacit.engines.metrics import Metrics
+    from tacit.engines.flink.submission import open_submission, serve_metrics
 
     monitoring = MonitoringOptions.parse(metrics, log, log_level, None, "in the folder")
     wanted = SubmitOptions(
@@ -205,8 +203,7 @@ def submit(
             check_targets([sink, job_options.ledger], [spec, plan_file, subjects, *sources])
             opening = open_submission(version, split_streams(sources), [sink], job_options)
             run = stack.enter_context(opening)
-        if monitoring.metrics is not None:
-            stack.enter_context(Metrics(monitoring.metrics, run.public, time.time()))
+        stack.enter_context(serve_metrics(run, metrics))
         signals.connect(run.stop, _refuse_reload)
         outcome = run.run()
     _print_report(JobReport(run.plan, job_options, outcome), allowed, as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from tacit.engines.flink.java import require_flink, require_java
 from tacit.engines.flink.launch import find_running, start
 from tacit.engines.flink.releaser import ReleaseTarget
 from tacit.engines.flink.run import FlinkRun, SubmitOutcome
+from tacit.engines.metrics import Metrics, MetricsAddress
 from tacit.engines.setup import choose_plan, replace_registry
 from tacit.engines.sharded.job import ShardedJob
 from tacit.engines.sharded.preparation import SHARDS, check_same, check_same_request, prepare
@@ -189,10 +191,12 @@ def submit(
     repeats: bool = False,
     settings: Mapping[str, str] | None = None,
     detach: bool = False,
+    metrics: str | None = None,
 ) -> SubmitOutcome:
     """Run a job on Flink until its input ends; the same as `tacit submit`.
 
     With `detach` it returns as soon as the job is started; the job goes on without this process.
+    `metrics` is `[HOST:]PORT`, where metrics for Prometheus are served meanwhile.
     With `true` answers are true and unprotected, for tests and for the operator only. Warns with
     RefusedInputWarning if most of the input was refused; `outcome.refusals` has the numbers.
     """
@@ -219,12 +223,28 @@ def submit(
         settings or {},
         detach,
     )
-    with open_submission(
-        SpecVersion(declared, plan), given, [os.fspath(to)], options, true=true
-    ) as run:
+    version = SpecVersion(declared, plan)
+    with (
+        open_submission(version, given, [os.fspath(to)], options, true=true) as run,
+        serve_metrics(run, metrics),
+    ):
         outcome = run.run()
     outcome.refusals.warn()
     return outcome
+
+
+@contextmanager
+def serve_metrics(run: FlinkRun, address: str | None) -> Iterator[None]:
+    """Serve the public status of a run at `[HOST:]PORT`, if that is given."""
+    if address is None:
+        yield
+        return
+    try:
+        place = MetricsAddress.parse(address)
+    except ValueError as error:
+        raise OptionError(f"{option('metrics')}: {error}") from error
+    with Metrics(place, run.public, time.time()):
+        yield
 
 
 def check_exactly_once(sinks: Sequence[Sink]) -> None:

@@ -27,7 +27,14 @@ from tacit.kernels import compiled
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.engine import RefusedRows
-from tacit.pipeline.reader import Input, Position, Positions, Reader, RegistryExtractor
+from tacit.pipeline.reader import (
+    Input,
+    Position,
+    Positions,
+    Reader,
+    RegistryExtractor,
+    list_lines_after,
+)
 from tacit.pipeline.sources import Batch
 from tacit.windows.clock import NONE, TAKEN, Clock, Verdicts
 
@@ -69,8 +76,8 @@ class PartitionReader:
         self._taken, self._refused = 0, Counter[str]()
         """How many tuples were accepted, and refused by reason, since the job started."""
         self._reported, self._reported_at = Counter[str](), 0
-        """Unreadable lines that were reported since the last row, by source: positions count rows,
-        so these lines are read again after a restart.
+        """Unreadable lines after the last row that were reported, by source: positions count rows,
+        so these lines are read again after a restart, perhaps in other batches.
         """
         positions: Positions = {} if state is None else self._restore(state)
         self._rows = 0
@@ -135,14 +142,15 @@ class PartitionReader:
         if self._rows > self._reported_at:  # positions are past all lines before these rows
             self._reported_at = self._rows
             self._reported.clear()
-            self._repeated.clear()
         while self._rejected and (self._rejected[0][0] <= self._rows or self._done):
-            _, read = self._rejected.popleft()
+            end, read = self._rejected.popleft()
             known = min(self._repeated[read.source], len(read.rejected))
             self._repeated[read.source] -= known
-            self._dead_letters.add_lines(self._input.stream, read.source, read.rejected[known:])
-            if not read.table.num_rows:
-                self._reported[read.source] += len(read.rejected) - known
+            fresh = read.rejected[known:]
+            self._dead_letters.add_lines(self._input.stream, read.source, fresh)
+            if end == self._rows:
+                after = list_lines_after(read, read.table.num_rows)
+                self._reported[read.source] += len(after) - min(known, len(after))
 
     def _process(self, step: ReaderStep, batch: MergedBatch | None) -> None:
         """Process a batch, or the lack of one."""
