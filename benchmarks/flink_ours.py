@@ -42,7 +42,7 @@ class Watch(threading.Thread):
         while not self._over.wait(0.02):
             if any(self._progress.iterdir()) and Progress(self._progress).has_begun():
                 break
-        self.started, self._before = time.perf_counter(), used()
+        self.started, self._before = time.time(), used()
         while not self._over.wait(0.5):
             # Workers end with the job, and their times are lost then.
             self.processor = max(self.processor, used() - self._before)
@@ -90,7 +90,7 @@ def main() -> None:
             run.run()
             watch.stop()
             found = {
-                "elapsed": run.released_at - watch.started,
+                "elapsed": (run.released_at or watch.started) - watch.started,
                 "processor": watch.processor,
                 "state": watch.size,
                 "checkpoint": watch.checkpoint,

@@ -22,7 +22,7 @@ from tacit.engines.flink.rest import Cluster
 from tacit.errors import EngineError
 from tests.services import free_port
 
-_TIMEOUT: Final = 90.0
+_TIMEOUT: Final = 180.0
 _MARK: Final = "TACIT_TEST_CLUSTER"
 _SETTINGS: Final[Mapping[str, object]] = {
     "jobmanager.rpc.address": "localhost",
@@ -84,6 +84,18 @@ class StandaloneCluster:
         return Cluster(self.address)
 
     @property
+    def environment(self) -> dict[str, str]:
+        """The environment in which Flink's scripts know this cluster."""
+        return {
+            **os.environ,
+            _MARK: str(self.folder),
+            "FLINK_CONF_DIR": str(self.folder / "conf"),
+            "FLINK_LIB_DIR": str(self.folder / "lib"),
+            "FLINK_LOG_DIR": str(self.folder / "log"),
+            "FLINK_PID_DIR": str(self.folder / "tmp"),
+        }
+
+    @property
     def pids(self) -> list[int]:
         """The process numbers of the TaskManagers."""
         return [process.pid for process in self.taskmanagers]
@@ -91,24 +103,25 @@ class StandaloneCluster:
     def start(self) -> None:
         """Start everything and wait until all TaskManagers have registered."""
         self.jobmanager = self._run("jobmanager.sh")
+        self.wait_for_taskmanagers()  # none yet: one might take the JobManager's port
         self.taskmanagers = [self._run("taskmanager.sh") for _ in range(self._wanted)]
         self.wait_for_taskmanagers()
 
-    def kill_taskmanager(self, which: random.Random | None = None) -> int:
-        """Kill one of the TaskManagers with SIGKILL, at random; its process number.
+    def kill_taskmanager(self, which: random.Random | None = None) -> None:
+        """Kill one of the TaskManagers with its workers, as when a machine goes."""
+        for worker in self.kill_taskmanager_alone(which):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
 
-        Its Python workers go with it, as when a machine goes: they would outlive it for ever.
-        """
+    def kill_taskmanager_alone(self, which: random.Random | None = None) -> list[psutil.Process]:
+        """Kill one of the TaskManagers with SIGKILL, at random; the Python workers that it had."""
         alive = [process for process in self.taskmanagers if process.poll() is None]
         victim = (which or random.Random()).choice(alive)
-        workers = psutil.Process(victim.pid).children(recursive=True)
+        workers: list[psutil.Process] = psutil.Process(victim.pid).children(recursive=True)
         self.taskmanagers.remove(victim)
         victim.send_signal(signal.SIGKILL)
         victim.wait(_TIMEOUT)
-        for worker in workers:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                worker.kill()
-        return victim.pid
+        return workers
 
     def start_taskmanager(self) -> int:
         """Start one more TaskManager; its process number. It registers a while later."""
@@ -192,18 +205,10 @@ class StandaloneCluster:
 
     def _run(self, script: str) -> subprocess.Popen[bytes]:
         # In the foreground the scripts end in `exec java`: the process keeps its number.
-        environment = {
-            **os.environ,
-            _MARK: str(self.folder),
-            "FLINK_CONF_DIR": str(self.folder / "conf"),
-            "FLINK_LIB_DIR": str(self.folder / "lib"),
-            "FLINK_LOG_DIR": str(self.folder / "log"),
-            "FLINK_PID_DIR": str(self.folder / "tmp"),
-        }
         with (self.folder / "log" / f"{script}.out").open("ab") as output:
             return subprocess.Popen(
                 [*_leash(), str(flink_home() / "bin" / script), "start-foreground"],
-                env=environment,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -71,6 +71,7 @@ class Driver:
     def __init__(self, folder: Path, cluster: StandaloneCluster, sources: list[Path]) -> None:
         self.folder = folder
         self.answers = folder / "answers.jsonl"
+        self._cluster = cluster
         self._command = [
             str(Path(sys.executable).with_name("tacit")),
             "submit",
@@ -90,10 +91,27 @@ class Driver:
         """What it has said."""
         return (self.folder / "log").read_text()
 
-    def start(self, parallelism: int) -> None:
+    def start(self, parallelism: int, *more: str) -> None:
         """Start it, or start it again."""
+        self._run([*self._command, "--parallelism", str(parallelism), *more])
+
+    def attach(self) -> None:
+        """Watch the job with another process; it needs neither the specification nor sources."""
+        self._run(
+            [
+                *(self._command[0], "submit", "--attach", "--name", "home"),
+                *("--cluster", self._cluster.address, "--folder", str(self.folder / "home.job")),
+            ]
+        )
+
+    @property
+    def last_log(self) -> str:
+        """What it has said since it was started last."""
+        return self.log[self._said :]
+
+    def _run(self, command: list[str]) -> None:
+        self._said = len(self.log) if (self.folder / "log").exists() else 0
         with (self.folder / "log").open("ab") as log:
-            command = [*self._command, "--parallelism", str(parallelism)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def kill(self) -> None:
@@ -121,14 +139,16 @@ class Driver:
         whole = whole[: whole.rfind(b"\n") + 1]
         return pl.read_ndjson(whole) if whole else None
 
-    def wait_for(self, windows: int, cluster: StandaloneCluster, timeout: float = 240) -> None:
-        """Until so many windows have arrived."""
+    def wait_for(
+        self, windows: int, cluster: StandaloneCluster, timeout: float = 240, *, alone: bool = False
+    ) -> None:
+        """Until so many windows have arrived; `alone` if no driver runs."""
         assert self.process is not None
         deadline = time.monotonic() + timeout
         while self.released() < windows:
             cluster.heal()
             assert time.monotonic() < deadline, self.log
-            assert self.process.poll() is None, self.log
+            assert (self.process.poll() is None) != alone, self.log
             time.sleep(0.2)
 
 
@@ -158,6 +178,14 @@ def check(driver: Driver, sources: list[Path]) -> pl.DataFrame:
     return answers
 
 
+def prepare(folder: Path, cluster: StandaloneCluster, seed: int) -> tuple[Feeder, Driver]:
+    """Sources that grow, and a job over them that is not started yet."""
+    (folder / "home.yaml").write_text(SPEC + PRIVATE)
+    (folder / "subjects.txt").write_text("".join(f"p{n}\n" for n in range(PEOPLE)))
+    feeder = Feeder(folder, seed)
+    return feeder, Driver(folder, cluster, feeder.paths)
+
+
 def killed(
     folder: Path, cluster: StandaloneCluster, kills: int, seed: int, *, rescaled: bool
 ) -> tuple[int, int]:
@@ -166,11 +194,8 @@ def killed(
     With `rescaled`, the job is then stopped and resumed with another parallelism.
     """
     random = Random(seed)
-    (folder / "home.yaml").write_text(SPEC + PRIVATE)
-    (folder / "subjects.txt").write_text("".join(f"p{n}\n" for n in range(PEOPLE)))
-    feeder = Feeder(folder, seed)
+    feeder, driver = prepare(folder, cluster, seed)
     machines = drivers = 0
-    driver = Driver(folder, cluster, feeder.paths)
     driver.start(2)
     feeder.start()
     driver.wait_for(2, cluster)

@@ -165,7 +165,7 @@ def test_a_mistake_in_a_reader_ends_the_job_with_its_reason(
         path.unlink()
         return start(*given, **named)
 
-    monkeypatch.setattr("tacit.engines.flink.run.start", vanish)
+    monkeypatch.setattr("tacit.engines.flink.submission.start", vanish)
     settings = {**QUICK, "restart-strategy.type": "none"}
     place = f"{tmp_path}/answers/"
     with pytest.raises(EngineError, match="last checkpoint") as caught:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from tacit.engines.flink import rest
 from tacit.engines.flink.java import find_flink_version
+from tacit.engines.flink.key_groups import find_groups
 from tacit.engines.flink.launch import _environment
 from tacit.errors import EngineError
 from tests.flink.cluster import StandaloneCluster
@@ -35,9 +37,26 @@ def test_another_version_is_refused(
         cluster.rest.check(1)
 
 
-def test_more_parallelism_than_slots_is_refused(cluster: StandaloneCluster) -> None:
-    with pytest.raises(EngineError, match="has 4 of 4 slots free; parallelism 5 needs as many"):
-        cluster.rest.check(5)
+def test_slots_that_are_not_there_yet_are_waited_for_with_a_message(
+    cluster: StandaloneCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.rest.check(4)
+    assert not caplog.messages
+    cluster.rest.check(5)
+    assert "has 4 of 4 slots free, and the job needs 5: it waits" in caplog.messages[0]
+
+
+def test_keys_are_in_the_key_groups_that_flink_has() -> None:
+    from pyflink.java_gateway import get_gateway
+
+    jvm = get_gateway().jvm
+    groups = jvm.org.apache.flink.runtime.state.KeyGroupRangeAssignment
+    for key in (0, 1, 77, 1_000_003, (1 << 31) - 40):
+        row = jvm.org.apache.flink.types.Row(1)
+        row.setField(0, key)
+        for number in (128, 2048, 32_768):
+            found = find_groups(np.array([key]), number)[0]
+            assert found == groups.assignToKeyGroup(row, number)
 
 
 def test_a_failure_is_told_without_what_an_event_held(cluster: StandaloneCluster) -> None:

@@ -1,15 +1,71 @@
-"""Machines and the driver are killed while a job runs: every window is released once."""
+"""Machines and the driver are killed while a job runs: windows go on, and each is released once."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import time
 from pathlib import Path
 
-from tests.flink.cluster import StandaloneCluster
-from tests.flink.killing import killed
+import psutil
+
+from tests.flink.cluster import StandaloneCluster, flink_home
+from tests.flink.killing import Driver, check, prepare
 
 
-def test_windows_are_released_once_whatever_is_killed(
-    cluster: StandaloneCluster, tmp_path: Path
-) -> None:
-    """The driver and a TaskManager; `make soak` kills more often."""
-    assert killed(tmp_path, cluster, kills=1, seed=31, rescaled=False) == (1, 1)
+def test_windows_go_on_without_the_driver(cluster: StandaloneCluster, tmp_path: Path) -> None:
+    """The driver and a TaskManager are killed together, and nobody helps.
+
+    Then the job is watched again, stopped by Flink's own command, and resumed from there.
+    `make soak` kills more often.
+    """
+    feeder, driver = prepare(tmp_path, cluster, 31)
+    driver.start(2, "--detach")
+    assert driver.process is not None
+    assert driver.process.wait(240) == 0, driver.log
+    assert "It goes on by itself" in driver.log
+    feeder.start()
+    try:
+        driver.wait_for(2, cluster, alone=True)
+        driver.start(2)
+        wait_for_line(driver, "is running")
+        workers = cluster.kill_taskmanager_alone()
+        driver.kill()
+        before = driver.released()
+        driver.wait_for(before + 4, cluster, alone=True)
+        _, left = psutil.wait_procs(workers, timeout=30)
+        assert not left
+        driver.attach()
+        wait_for_line(driver, "released")
+        driver.process.send_signal(signal.SIGTERM)
+        assert driver.process.wait(60) == 0, driver.log
+        driver.wait_for(driver.released() + 2, cluster, alone=True)
+        stop_with_flink(cluster, tmp_path / "home.job" / "savepoints")
+        before = driver.released()
+        driver.start(2)
+        driver.wait_for(before + 2, cluster)
+    finally:
+        feeder.stop()
+    driver.stop()
+    check(driver, feeder.paths)
+
+
+def wait_for_line(driver: Driver, text: str) -> None:
+    """Until the driver that was started last has said this."""
+    deadline = time.monotonic() + 120
+    while text not in driver.last_log:
+        assert time.monotonic() < deadline, driver.log
+        time.sleep(0.2)
+
+
+def stop_with_flink(cluster: StandaloneCluster, folder: Path) -> None:
+    """Stop the job with a savepoint by the command of Flink itself."""
+    job = cluster.rest.find_running("home")
+    assert job is not None
+    command = [str(flink_home() / "bin" / "flink"), "stop", "-m", cluster.address]
+    command += ["--savepointPath", folder.as_uri(), job.id]
+    done = subprocess.run(
+        command, env=cluster.environment, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(folder.glob("savepoint-*/_metadata"))

@@ -24,6 +24,7 @@ from pyflink.fn_execution.coders import (
 from tacit.engines.flink import program
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.run import SubmitOutcome
+from tacit.engines.flink.state_places import StatePlaces
 from tacit.engines.flink.submission import JobOptions, open_submission
 from tacit.engines.sharded.saved_state import SavedState
 from tacit.errors import EngineError
@@ -114,8 +115,11 @@ def test_a_savepoint_with_pickles_in_it_is_refused_and_runs_nothing(tmp_path: Pa
     outcome = ran(tmp_path, lambda outcome: outcome.windows > 2)
     assert outcome.windows > 2
     assert outcome.savepoint is not None
-    state = Folders(tmp_path / "job").find_latest_state()
-    assert state is not None
+    folders = Folders(tmp_path / "job")
+    latest = StatePlaces.choose(folders, {}).find_latest(folders)
+    assert latest is not None
+    assert latest.removeprefix("file:") == outcome.savepoint.removeprefix("file:")
+    state = Path(latest.removeprefix("file://"))
     proof = tmp_path / "executed"
     exploit = pickle.dumps(Exploit(proof))
 

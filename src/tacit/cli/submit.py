@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +17,9 @@ from tacit.durations import parse_duration
 from tacit.quantities import count
 
 if TYPE_CHECKING:
-    from tacit.engines.flink.run import SubmitOutcome
+    from tacit.engines.flink.run import FlinkRun, SubmitOutcome
     from tacit.engines.flink.submission import JobOptions
+    from tacit.pipeline.versions import SpecVersion
     from tacit.planning.plan import Plan
 
 
@@ -33,15 +36,14 @@ def _number(flag: str, default: int, most: int, text: str) -> options.Decorator:
 
 
 @click.command()
-@options.spec
+@click.argument("spec", type=click.Path(path_type=Path), required=False)
 @options.allow_path
-@options.sources
+@options.optional_sources
 @options.plan
 @click.option(
     "--to",
     "sink",
     metavar="SINK",
-    required=True,
     help="Where to write answers: a folder such as answers/, a .jsonl or .csv file, or kafka://...",
 )
 @click.option(
@@ -51,11 +53,23 @@ def _number(flag: str, default: int, most: int, text: str) -> options.Decorator:
     show_default=True,
     help="The engine that runs the job.",
 )
-@_number("--parallelism", 1, 128, "Number of parallel tasks.")
+@_number("--parallelism", 1, 32768, "Number of parallel tasks.")
 @click.option(
     "--cluster",
-    metavar="HOST:PORT",
-    help="REST address of a cluster; by default Flink runs inside this command.",
+    metavar="ADDRESS",
+    help="REST address of a cluster: HOST:PORT, or a URL such as https://example.org/flink. By"
+    " default Flink runs inside this command.",
+)
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="Return as soon as the job is started on the cluster; it goes on by itself.",
+)
+@click.option(
+    "--attach",
+    is_flag=True,
+    help="Watch a job that is running on the cluster, by --name and --folder. Ctrl-C ends the"
+    " watching, not the job.",
 )
 @click.option(
     "--folder",
@@ -82,7 +96,7 @@ def _number(flag: str, default: int, most: int, text: str) -> options.Decorator:
     metavar="DURATION",
     help="A source without a tuple for this long no longer holds back the watermark.",
 )
-@_number("--shards", 16, 4096, "Number of groups of subjects; it cannot change later.")
+@_number("--shards", 16, 16384, "Number of groups of subjects; it cannot change later.")
 @click.option(
     "--python",
     metavar="PROGRAM",
@@ -100,18 +114,25 @@ def _number(flag: str, default: int, most: int, text: str) -> options.Decorator:
     metavar="KEY=VALUE",
     help="A Flink setting, such as execution.checkpointing.interval=5s. Repeatable.",
 )
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Serve metrics of the job for Prometheus while this command watches it.",
+)
 @options.log
 @options.log_level("info")
 @options.fail_if_refused
 @options.as_json("Print the summary as JSON.")
 def submit(
-    spec: Path,
+    spec: Path | None,
     sources: tuple[str, ...],
     plan_file: Path | None,
-    sink: str,
+    sink: str | None,
     engine: str,  # noqa: ARG001 - Flink is the only one
     parallelism: int,
     cluster: str | None,
+    detach: bool,
+    attach: bool,
     folder: Path | None,
     ledger_place: str | None,
     name: str | None,
@@ -123,6 +144,7 @@ def submit(
     python: str | None,
     repeats: bool,
     settings: tuple[str, ...],
+    metrics: str | None,
     log: str,
     log_level: str | None,
     allowed: float | None,
@@ -132,29 +154,25 @@ def submit(
 
     The answers are the same as those of tacit run. Each SOURCE is read separately, in its own
     order. Every window is released and charged once, even if processes are killed; give the same
-    command again to resume. SIGTERM or Ctrl-C stops the job with a savepoint, from which it
-    resumes, also with another parallelism. Needs the extra tacit[flink] and Java 17 or 21.
+    command again to resume. On a cluster the job goes on without this command, which only watches
+    it. SIGTERM or Ctrl-C stops the job with a savepoint, from which it resumes, also with another
+    parallelism. Needs the extra tacit[flink] and Java 17 or 21.
 
     \b
     Examples:
       tacit submit taxi.yaml north.parquet south.parquet --plan plan.json --to answers/
       tacit submit taxi.yaml trips/ --plan plan.json --to answers/ --cluster flink:8081 \\
-          --parallelism 8 --folder /mnt/shared/taxi.job --ledger postgresql://ledger/tacit
+          --parallelism 8 --folder /mnt/shared/taxi.job --ledger postgresql://ledger/tacit --detach
+      tacit submit --attach --name taxi --cluster flink:8081 --folder /mnt/shared/taxi.job
     """
     from tacit.cli.monitoring import MonitoringOptions
     from tacit.engines.flink.java import require_flink
 
     require_flink()  # before anything else that needs an extra
     from tacit.cli.sources import check_targets, split_streams
-    from tacit.engines.flink.submission import open_submission
-    from tacit.engines.setup import choose_plan, replace_registry
-    from tacit.pipeline.versions import SpecVersion
-    from tacit.spec.yaml_reader import load
+    from tacit.engines.flink.submission import open_submission, serve_metrics
 
-    monitoring = MonitoringOptions.parse(None, log, log_level, None, None)
-    declared = load(spec, options.allowed_paths())
-    plan = choose_plan(declared, plan_file, mechanism)
-    checked = replace_registry(declared, subjects, None)
+    monitoring = MonitoringOptions.parse(metrics, log, log_level, None, "in the folder")
     wanted = SubmitOptions(
         name,
         folder,
@@ -167,17 +185,48 @@ def submit(
         idle,
         repeats,
         settings,
-    ).resolve(spec)
-    given = split_streams(sources)
-    check_targets([sink, wanted.ledger], [spec, plan_file, subjects, *sources])
+        detach,
+    )
     with (
         monitoring.logging(live=True),
         monitoring.handle_signals() as signals,
-        open_submission(SpecVersion(checked, plan), given, [sink], wanted) as run,
+        ExitStack() as stack,
     ):
+        if attach:
+            job_options = wanted.resolve(spec)
+            run = _attach(job_options)
+        else:
+            if spec is None or not sources or sink is None:
+                raise click.UsageError("give SPEC, SOURCE... and --to, or --attach")
+            job_options = wanted.resolve(spec)
+            version = _read_version(spec, plan_file, mechanism, subjects)
+            check_targets([sink, job_options.ledger], [spec, plan_file, subjects, *sources])
+            opening = open_submission(version, split_streams(sources), [sink], job_options)
+            run = stack.enter_context(opening)
+        stack.enter_context(serve_metrics(run, metrics))
         signals.connect(run.stop, _refuse_reload)
         outcome = run.run()
-    _print_report(JobReport(plan, wanted, outcome), allowed, as_json)
+    _print_report(JobReport(run.plan, job_options, outcome), allowed, as_json)
+
+
+def _attach(wanted: JobOptions) -> FlinkRun:
+    from tacit.engines.flink.submission import attach
+
+    if wanted.cluster is None:
+        raise click.UsageError("--attach needs --cluster: other jobs end with their command")
+    return attach(wanted.name, wanted.folder, wanted.cluster)
+
+
+def _read_version(
+    spec: Path, plan_file: Path | None, mechanism: str | None, subjects: Path | None
+) -> SpecVersion:
+    from tacit.engines.setup import choose_plan, replace_registry
+    from tacit.pipeline.versions import SpecVersion
+    from tacit.spec.yaml_reader import load
+
+    declared = load(spec, options.allowed_paths())
+    plan = choose_plan(declared, plan_file, mechanism)
+    return SpecVersion(replace_registry(declared, subjects, None), plan)
 
 
 @dataclass(frozen=True)
@@ -195,12 +244,13 @@ class SubmitOptions:
     idle: str
     repeats: bool
     settings: tuple[str, ...] = field(repr=False)
+    detach: bool
 
-    def resolve(self, spec: Path) -> JobOptions:
+    def resolve(self, spec: Path | None) -> JobOptions:
         """Check the options and fill in the defaults."""
         from tacit.engines.flink.submission import JobOptions
 
-        name = self.name or spec.stem
+        name = self.name or ("" if spec is None else spec.stem)
         if not name.strip():
             raise click.BadParameter("the name must not be empty", param_hint="--name")
         try:
@@ -223,6 +273,7 @@ class SubmitOptions:
             idle,
             self.repeats,
             {key: value for key, _, value in pairs},
+            self.detach,
         )
 
 
@@ -273,7 +324,13 @@ class JobReport:
             f"The job '{options.name}' {started}: {count(outcome.windows, 'window')} released,"
             f" {count(outcome.answers, 'answer')}, protected with {self.plan.mechanism}."
         ]
-        if not outcome.finished:
+        if outcome.running:
+            lines.append(
+                "It goes on by itself. To watch it: tacit submit --attach --name"
+                f" {shlex.quote(options.name)} --folder {shlex.quote(str(options.folder))}"
+                f" --cluster {shlex.quote(str(options.cluster))}"
+            )
+        elif not outcome.finished:
             lines.append(
                 f"It was stopped. Give the same command again to resume from {outcome.savepoint};"
                 " you can change --parallelism."

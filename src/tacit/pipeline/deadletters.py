@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +35,8 @@ class DeadLetters:
     """Writes refused tuples as JSON lines, readable by the owner only, and counts them.
 
     The file is created with the first entry, or immediately with `always`. A file of an earlier run
-    is replaced, or appended to with `keep`. Without a path tuples are only counted.
+    is replaced, or appended to with `keep`. Without a path tuples are only counted. Several threads
+    may add entries: unreadable lines are found where sources are read ahead.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class DeadLetters:
         self.counts: Counter[tuple[str, str]] = Counter()
         """How many tuples were refused, by stream and reason."""
         self._file: IO[bytes] | None = None
+        self._lock = threading.Lock()
         if path is not None:
             check_regular(path)
             if not keep:
@@ -61,8 +64,8 @@ class DeadLetters:
 
     def add_lines(self, stream: str, source: str, rejected: Sequence[Rejected]) -> None:
         """Add unreadable lines."""
-        for line in rejected:
-            self.counts[stream, line.reason] += 1
+        with self._lock:
+            self.counts.update((stream, line.reason) for line in rejected)
         self._write(
             pl.DataFrame(
                 {
@@ -87,7 +90,8 @@ class DeadLetters:
         """Add the chosen rows; `times` are theirs, `subject` names the column of subjects."""
         if not len(chosen):
             return
-        self.counts[rows.stream, reason] += len(chosen)
+        with self._lock:
+            self.counts[rows.stream, reason] += len(chosen)
         if self._counts_only:
             return
         original = rows.table if rows.raw is None else rows.raw
@@ -127,9 +131,10 @@ class DeadLetters:
             stream=pl.lit(stream), source=pl.lit(source)
         )
         try:
-            file = self._file or self._open()
-            whole.select(list(_SCHEMA)).write_ndjson(file)
-            file.flush()
+            with self._lock:
+                file = self._file or self._open()
+                whole.select(list(_SCHEMA)).write_ndjson(file)
+                file.flush()
         except (OSError, pl.exceptions.PolarsError) as error:
             raise SinkError(
                 f"dead letters cannot be written to {self.path}; free some space or choose "

@@ -34,7 +34,7 @@ from tacit.pipeline.engine import RefusedRows
 from tacit.pipeline.merge import merge
 from tacit.pipeline.partitions import PartitionMerge
 from tacit.pipeline.prefetch import interleave, prefetch
-from tacit.pipeline.sources import Batch, Source
+from tacit.pipeline.sources import Batch, Rejected, Source
 from tacit.windows.clock import REASONS
 from tacit.windows.jumps import Jumps
 
@@ -440,17 +440,27 @@ class Reader:
         keys = [self._streams[input_.stream].subject]
         for batch in input_.source.batches(columns, keys, types):
             rows = batch.table.num_rows
-            known -= rows
+            before, known = known, known - rows
             if batch.partitions:
                 batch = _gather_rejected(batch)
-            if batch.rejected and (known < 0 or known == rows == 0):
+            if batch.rejected and self._rejected is not None:
+                fresh = list_lines_after(batch, before)
+                if known <= 0 and fresh:
+                    self.unreadable += len(fresh)
+                    self._rejected.append((-known, replace(batch, rejected=fresh)))
+            elif batch.rejected and (known < 0 or known == rows == 0):
                 self.unreadable += len(batch.rejected)
-                if self._rejected is None:
-                    self.dead_letters.add_lines(input_.stream, batch.source, batch.rejected)
-                else:
-                    self._rejected.append((-known, batch))
+                self.dead_letters.add_lines(input_.stream, batch.source, batch.rejected)
             yield batch
             self._read[number] = batch.position
+
+
+def list_lines_after(batch: Batch, rows: int) -> tuple[Rejected, ...]:
+    """Return the unreadable lines of a batch that come after its first `rows` rows."""
+    if rows <= 0 or rows > batch.table.num_rows:
+        return batch.rejected
+    last = int(batch.number_rows(np.array([rows - 1]))[0])
+    return tuple(line for line in batch.rejected if line.place > last)
 
 
 def check_different(inputs: Sequence[Input], *, resumable: bool) -> None:

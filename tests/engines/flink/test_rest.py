@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tacit.engines.flink import rest
-from tacit.engines.flink.rest import Cluster, Overview, parse_address
+from tacit.engines.flink.rest import Cluster, ClusterAddress, Overview
 from tacit.errors import EngineError
 from tests.services import free_port
 
@@ -26,11 +26,15 @@ OVERVIEW = {
 
 
 @contextmanager
-def answering(answers: Mapping[str, object], status: int = 200) -> Iterator[Cluster]:
-    """A server with these answers, and nothing to say to other questions."""
+def answering(
+    answers: Mapping[str, object], status: int = 200, seen: list[str] | None = None
+) -> Iterator[Cluster]:
+    """A server with these answers, and nothing to say to other questions; `seen` gets headers."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if seen is not None:
+                seen.extend(self.headers[name] for name in ("Authorization", "X-Two"))
             self.send_response(status)
             self.end_headers()
             answer = answers.get(self.path, "<html>hello</html>")
@@ -109,12 +113,35 @@ def test_a_cluster_of_another_version_is_refused() -> None:
         cluster.check(1)
 
 
-def test_a_cluster_without_room_is_refused() -> None:
-    with (
-        answering({"/v1/overview": OVERVIEW}) as cluster,
-        pytest.raises(EngineError, match="has 3 of 4 slots free; parallelism 4 needs as many"),
-    ):
+def test_slots_that_are_missing_are_waited_for_with_a_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with answering({"/v1/overview": OVERVIEW}) as cluster:
+        cluster.check(3)
+        assert not caplog.messages
         cluster.check(4)
+    assert "has 3 of 4 slots free, and the job needs 4: it waits" in caplog.messages[0]
+
+
+def test_a_path_prefix_and_headers_reach_a_cluster_behind_a_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+    answers = {"/flink/v1/overview": OVERVIEW}
+    monkeypatch.setenv("FLINK_REST_CLIENT_HEADERS", "Authorization: Bearer a:b\nX-Two: 2\n")
+    with answering(answers, seen=seen) as cluster:
+        behind = Cluster(f"http://127.0.0.1:{cluster.endpoint.port}/flink/", timeout=5)
+        assert behind.get_overview().slots == 4
+    assert seen == ["Bearer a:b", "2"]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_request_without_a_token_is_refused_with_what_to_do(status: int) -> None:
+    with (
+        answering({}, status) as cluster,
+        pytest.raises(EngineError, match="FLINK_REST_CLIENT_HEADERS"),
+    ):
+        cluster.check(1)
 
 
 def test_what_a_cluster_refuses_is_told_with_its_reason() -> None:
@@ -127,8 +154,34 @@ def test_what_a_cluster_refuses_is_told_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["localhost", ":8081", "host:", "host:http", "http://host:1", "h:0"]
+    "text",
+    [
+        "localhost",
+        ":8081",
+        "host:",
+        "host:http",
+        "h:65536",
+        "ftp://host:1",
+        "host:8081/path",
+        "https://user@host",
+        "https://host/?x=1",
+        "",
+    ],
 )
-def test_an_address_is_a_host_and_a_port(text: str) -> None:
+def test_an_address_is_a_host_and_a_port_or_a_url(text: str) -> None:
     with pytest.raises(EngineError, match="given as HOST:PORT"):
-        parse_address(text)
+        ClusterAddress.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("flink:8081", "http://flink:8081"),
+        ("[::1]:8081", "http://[::1]:8081"),
+        ("http://flink", "http://flink:80"),
+        ("https://example.org/a/b/", "https://example.org:443/a/b"),
+        ("https://example.org:8443", "https://example.org:8443"),
+    ],
+)
+def test_addresses_are_read(text: str, url: str) -> None:
+    assert ClusterAddress.parse(text).url == url

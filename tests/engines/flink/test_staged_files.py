@@ -1,7 +1,9 @@
-"""What the driver knows of refused tuples outlives staged files and the driver itself."""
+"""What is known of refused tuples outlives staged files and their reader; old files go."""
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,18 @@ def test_counts_are_the_latest_of_each_and_outlive_files_and_drivers(folders: Fo
     stage(folders, "3", TupleCounts("shard 2", -6, {"late": 6}).to_line())
     assert windows(again) == []
     assert again.refusals == Refusals(54, {"late": 12, "no time": 1})
+
+
+def test_files_that_a_lost_task_has_left_behind_are_removed(folders: Folders) -> None:
+    staged = StagedFiles(folders)
+    names = (".part-x-0.inprogress.1", ".part-x-1.inprogress.2")
+    for name, age in zip(names, (4000, 3000), strict=True):
+        (folders.staged / name).touch()
+        os.utime(folders.staged / name, (time.time() - age,) * 2)
+    stage(folders, "0", ShardLine(0, 7, 7, None, b"body", "mark").to_line())
+    assert windows(staged) == [7]
+    staged.drop(8)
+    assert [path.name for path in folders.staged.iterdir()] == [names[1]]
 
 
 def test_counts_are_for_their_owner_alone(folders: Folders) -> None:

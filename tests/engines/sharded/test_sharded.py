@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -304,3 +305,50 @@ def _sent(reader: PartitionReader) -> list[tuple[int, int, int]]:
             slots = (piece.slots * 100 + shard).tolist()
             found += list(zip(slots, piece.times.tolist(), piece.masks[:, 0].tolist(), strict=True))
     return found
+
+
+def letters_of(reader: PartitionReader, until: int) -> list[bytes]:
+    """The dead letters of some steps, until there are so many, and of a few steps more."""
+    found: list[bytes] = []
+    deadline = time.monotonic() + 240
+    more = 0
+    while more < 4:
+        found += reader.step().dead_letters.splitlines()
+        more += len(found) >= until
+        assert time.monotonic() < deadline, found
+    return found
+
+
+def test_an_unreadable_line_is_reported_once_whenever_the_reader_is_restored(
+    tmp_path: Path,
+) -> None:
+    """Lines after the last row are read again: positions count rows."""
+    spec = loads(f"{SPEC}subjects: [p1, p2]\n")
+    path = tmp_path / "home.jsonl"
+    row = '{{"who": "p1", "at": {}, "kind": 1, "level": 1}}\n'
+    path.write_text("".join(row.format(1_700_000_000 + n) for n in range(20)))
+    job = made(spec, [("home", path)], 2)
+    job = replace(job, partitions=(Partition("home", str(path), True),))
+    reader, found, expected = PartitionReader(job, 0), [], 0
+    for text in ("{ 1\n{ 2\n", "{ 3\n", row.format(1_700_000_030) + "{ 4\n{ 5\n", "{ 6\n"):
+        with path.open("a") as file:
+            file.write(text)
+        expected += text.count("{ ")
+        found += letters_of(reader, text.count("{ "))
+        assert len(found) == expected
+        assert reader.counts.refused == {"not JSON": expected}
+        again = reader.state()
+        reader = PartitionReader(job, 0, again)
+        assert reader.state() == again
+        reader = PartitionReader(job, 0, reader.state())
+    assert letters_of(PartitionReader(job, 0, reader.state()), 0) == []
+    assert [json.loads(letter)["raw"] for letter in found] == [f"{{ {n}" for n in range(1, 7)]
+
+
+def test_a_file_that_has_only_unreadable_lines_has_its_letters(tmp_path: Path) -> None:
+    path = tmp_path / "home.jsonl"
+    path.write_text("{ no JSON\n" * 9)
+    job = made(loads(f"{SPEC}subjects: [p1, p2]\n"), [("home", path)], 2)
+    run = Simulation(job, Random(1), loss=0.2)
+    run.run()
+    assert b"".join(run.letters).count(b"no JSON") == 9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +18,19 @@ class Folders:
         return self.root / "job"
 
     @property
-    def partitions(self) -> Path:
-        """Files that list the partitions to read."""
-        return self.root / "partitions"
+    def release(self) -> Path:
+        """Where windows are released to: the ledger and the sinks."""
+        return self.root / "release.json"
+
+    @property
+    def status(self) -> Path:
+        """What was released so far."""
+        return self.root / "status.json"
+
+    @property
+    def job_ids(self) -> Path:
+        """Flink's ids of the job, one for each start."""
+        return self.root / "job-ids"
 
     @property
     def progress(self) -> Path:
@@ -58,7 +67,6 @@ class Folders:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (
             self.job,
-            self.partitions,
             self.progress,
             self.staged,
             self.dead_letters,
@@ -67,19 +75,14 @@ class Folders:
         ):
             folder.mkdir(exist_ok=True)
 
-    def start_partitions(self, partitions: int) -> None:
-        """Tell the job to read its partitions; call this at every start and restart of the job."""
-        for number in range(partitions):
-            (self.progress / str(number)).touch()
-        temporary = self.partitions / ".begin"
-        temporary.write_text("".join(f"{number}\n" for number in range(partitions)))
-        temporary.rename(self.partitions / f"{time.time_ns()}.txt")
+    def add_job_id(self, job: str) -> None:
+        """Add an id of Flink's for the job: every start has its own."""
+        with self.job_ids.open("a", encoding="ascii") as file:
+            file.write(f"{job}\n")
 
-    def find_latest_state(self) -> Path | None:
-        """Find the newest complete checkpoint or savepoint, if there is one."""
-        whole = [
-            *self.checkpoints.glob("*/chk-*/_metadata"),
-            *self.savepoints.glob("savepoint-*/_metadata"),
-        ]
-        newest = max(whole, key=lambda path: path.stat().st_mtime_ns, default=None)
-        return None if newest is None else newest.parent
+    def read_job_ids(self) -> list[str]:
+        """Read all ids that the job has had."""
+        try:
+            return self.job_ids.read_text("ascii").split()
+        except FileNotFoundError:
+            return []

@@ -13,17 +13,18 @@ from typing import Any, Final
 
 from tacit.engines.flink.failures import Failure
 from tacit.engines.flink.folders import Folders
-from tacit.engines.flink.rest import Cluster
-from tacit.errors import EngineError
+from tacit.engines.flink.key_groups import choose_groups, choose_keys
+from tacit.engines.flink.rest import Cluster, ClusterAddress
+from tacit.engines.flink.state_places import StatePlaces
+from tacit.errors import EngineError, OptionError
+from tacit.options import option
 
-_KEY_GROUPS: Final = 128
-"""The number of key groups in Flink, at any parallelism."""
 _ALWAYS: Final = {
     "execution.checkpointing.mode": "EXACTLY_ONCE",
     "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
     "execution.checkpointing.num-retained": "2",
-    "pipeline.max-parallelism": str(_KEY_GROUPS),
 }
+_RECOVERY: Final = "execution.state-recovery.path"
 _DEFAULTS: Final = {
     "execution.checkpointing.interval": "2 s",
     "execution.checkpointing.timeout": "10 min",
@@ -43,13 +44,14 @@ class RunningJob:
 
     cluster: Cluster
     job: str
-    found: bool = False
-    """Whether it was running before."""
+    savepoints: str
+    """The URI of the folder for savepoints."""
     client: Any = None
     """Flink's job client, if the cluster is part of this process."""
 
-    def stop(self, folder: str) -> str:
-        """Stop the job with a savepoint in a folder; return the savepoint's path."""
+    def stop(self) -> str:
+        """Stop the job with a savepoint; return the savepoint's path."""
+        folder = self.savepoints
         if self.client is None:
             return self.cluster.stop(self.job, folder)
         from pyflink.java_gateway import get_gateway
@@ -76,15 +78,28 @@ class RunningJob:
             return Failure.parse(time.time(), str(error)).reason
         return "it was cancelled"
 
-    def finish(self, folder: str) -> None:
+    def finish(self) -> None:
         """End a job whose input has ended: with a savepoint if possible, else cancel it."""
         try:
-            self.stop(folder)
+            self.stop()
         except EngineError:
             if self.client is None:
                 self.cluster.cancel(self.job)
             else:
                 self.client.cancel()
+
+
+def find_running(
+    name: str, folders: Folders, address: str | None, settings: Mapping[str, str]
+) -> RunningJob | None:
+    """Find a running job by its name; raise if no cluster answers at the address."""
+    if address is None:
+        return None
+    cluster = Cluster(address)
+    cluster.get_overview()
+    running = cluster.find_running(name)
+    savepoints = StatePlaces.choose(folders, settings).savepoints
+    return None if running is None else RunningJob(cluster, running.id, savepoints)
 
 
 def start(
@@ -99,41 +114,54 @@ def start(
 ) -> RunningJob:
     """Start a job, from its last checkpoint or savepoint if there is one.
 
-    On a cluster, a running job of this name is used. `python` is the interpreter on the cluster's
-    machines; the default is the path of this one.
+    `python` is the interpreter on the cluster's machines; the default is the path of this one.
     """
+    groups = choose_groups(shards)
+    if parallelism > groups:
+        raise OptionError(
+            f"{option('parallelism')} is {parallelism}, but a job of {shards} shards runs in at"
+            f" most {groups} tasks: give {option('shards')} at least {parallelism}"
+        )
     if address is not None:
         cluster = Cluster(address)
-        running = cluster.find_running(name)
-        if running is not None:
-            return RunningJob(cluster, running.id, found=True)
         cluster.check(parallelism)
+        settings = {**_client_settings(cluster.endpoint), **settings}
     else:
         cluster = Cluster(f"localhost:{_free_port()}")
         settings = {
             **settings,
             "rest.address": "localhost",
-            "rest.bind-port": str(cluster.port),
-            "rest.port": str(cluster.port),
+            "rest.bind-port": str(cluster.endpoint.port),
+            "rest.port": str(cluster.endpoint.port),
             "taskmanager.numberOfTaskSlots": str(parallelism),
         }
     chosen = {**_DEFAULTS, **settings, **_ALWAYS}
-    chosen["execution.checkpointing.dir"] = folders.checkpoints.as_uri()
+    places = StatePlaces.choose(folders, settings)
+    chosen["pipeline.max-parallelism"] = str(groups)
+    chosen["execution.checkpointing.dir"] = places.checkpoints
     chosen["python.executable"] = python or sys.executable
     chosen["python.client.executable"] = sys.executable
-    state = folders.find_latest_state()
+    state = places.find_latest(folders)
     if state is not None:
-        chosen["execution.state-recovery.path"] = state.as_uri()
+        chosen.setdefault(_RECOVERY, state)
     env = _environment(chosen, cluster if address is not None else None)
     env.set_parallelism(parallelism)
     from tacit.engines.flink.program import build
 
-    build(env, folders, _choose_keys(partitions), _choose_keys(shards))
+    build(env, folders, choose_keys(partitions, groups), choose_keys(shards, groups))
     try:
         client = env.execute_async(name)
     except Exception as error:  # from Java
         raise EngineError(f"Flink refused the job: {_first_line(error)}") from error
-    return RunningJob(cluster, str(client.get_job_id()), client=None if address else client)
+    job = str(client.get_job_id())
+    folders.add_job_id(job)
+    return RunningJob(cluster, job, places.savepoints, client=None if address else client)
+
+
+def _client_settings(endpoint: ClusterAddress) -> dict[str, str]:
+    """Return the settings with which Flink's own client reaches a cluster behind a proxy."""
+    settings = {"rest.path": endpoint.path} if endpoint.path else {}
+    return settings | ({"security.ssl.rest.enabled": "true"} if endpoint.secure else {})
 
 
 def _environment(settings: Mapping[str, str], remote: Cluster | None) -> Any:
@@ -155,7 +183,7 @@ def _environment(settings: Mapping[str, str], remote: Cluster | None) -> Any:
         given[place] = jar
     environments = gateway.jvm.org.apache.flink.streaming.api.environment
     java_environment = environments.StreamExecutionEnvironment.createRemoteEnvironment(
-        remote.host, remote.port, configuration._j_configuration, given
+        remote.endpoint.host, remote.endpoint.port, configuration._j_configuration, given
     )
     return StreamExecutionEnvironment(java_environment)
 
@@ -165,23 +193,6 @@ def _python_jars() -> list[Path]:
     import pyflink
 
     return sorted(Path(pyflink.__file__).parent.glob("opt/flink-python-*.jar"))
-
-
-def _choose_keys(count: int) -> list[int]:
-    """Choose `count` keys that Flink spreads evenly over key groups, at any parallelism."""
-    from pyflink.java_gateway import get_gateway
-
-    jvm = get_gateway().jvm
-    groups = jvm.org.apache.flink.runtime.state.KeyGroupRangeAssignment
-    row = jvm.org.apache.flink.types.Row(1)
-    wanted = [(2 * number + 1) * _KEY_GROUPS // (2 * count) for number in range(count)]
-    keys: dict[int, list[int]] = {}
-    for key in range(64 * max(_KEY_GROUPS, count)):
-        row.setField(0, key)
-        keys.setdefault(groups.assignToKeyGroup(row, _KEY_GROUPS), []).append(key)
-        if all(len(keys.get(group, [])) >= wanted.count(group) for group in set(wanted)):
-            break
-    return [keys[group].pop() for group in wanted]
 
 
 def _free_port() -> int:

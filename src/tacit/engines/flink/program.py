@@ -1,11 +1,15 @@
 """The Flink program: readers and shards are keyed functions, which write lines into files.
 
-    partitions (a line for each, in files that are watched)
+    ticks (one a second)
         --by partition-->  readers   state: positions and clock
         --by shard------>  shards    state: open windows
         --> staged files, which appear when a checkpoint is complete
+    ticks
+        -->  releaser (one)   no state: staged files -> ledger -> sinks
 
-Readers run by timers, so checkpoints happen between two batches.
+Readers run by timers, so checkpoints happen between two batches. A tick starts the timer of a
+reader that has none: at the start, and after every failure. The job needs nothing outside of Flink
+to go on.
 
 States (`sharded/saved_state.py`) and batches (`sharded/batches.py`) are bytes in our own formats,
 and lines are text. PyFlink's default, pickle, is not used: decoding a pickle can run any code.
@@ -21,24 +25,26 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from pyflink.common import Duration, Types, WatermarkStrategy
+from pyflink.common import Types
 from pyflink.common.serialization import Encoder
 from pyflink.datastream import (
+    DataStream,
+    FlatMapFunction,
     KeyedProcessFunction,
+    ProcessFunction,
     RuntimeContext,
     StreamExecutionEnvironment,
 )
-from pyflink.datastream.connectors.file_system import (
-    FileSink,
-    FileSource,
-    RollingPolicy,
-    StreamFormat,
-)
+from pyflink.datastream.connectors.file_system import BucketAssigner, FileSink, RollingPolicy
 from pyflink.datastream.state import ValueStateDescriptor
+from pyflink.java_gateway import get_gateway
 
 from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.job_status import JobStatus
 from tacit.engines.flink.progress import Progress
+from tacit.engines.flink.releaser import PaceThread, ReleaserThread
 from tacit.engines.flink.states import BytesState
+from tacit.engines.flink.worker_guard import end_with_taskmanager
 from tacit.engines.sharded.counts import COUNTS
 from tacit.engines.sharded.job import ShardedJob
 from tacit.engines.sharded.lines import DEAD_LETTERS, ShardLine, format_dead_letter
@@ -65,18 +71,15 @@ def build(
     env: StreamExecutionEnvironment, folders: Folders, partitions: list[int], shards: list[int]
 ) -> None:
     """Define the job; `partitions` and `shards` are their keys in Flink."""
-    source = (
-        FileSource.for_record_stream_format(
-            StreamFormat.text_line_format(), folders.partitions.as_uri()
-        )
-        .monitor_continuously(Duration.of_millis(500))
-        .build()
-    )
-    started = env.from_source(source, WatermarkStrategy.no_watermarks(), "partitions")
-    started.set_parallelism(1).uid("partitions")
+    ticks = _ticks(env)
     root = os.fspath(folders.root)
+    ticks.process(ReleaserFunction(root), output_type=Types.INT()).set_parallelism(1).name(
+        "releaser"
+    ).uid("releaser")
     read = (
-        started.key_by(_Key(partitions), key_type=Types.INT())
+        ticks.flat_map(_Partitions(len(partitions)), output_type=Types.INT())
+        .set_parallelism(1)
+        .key_by(_Key(partitions), key_type=Types.INT())
         .process(ReaderFunction(root, partitions), output_type=BATCH)
         .name("readers")
         .uid("readers")
@@ -89,15 +92,41 @@ def build(
     )
     sink = (
         FileSink.for_row_format(folders.staged.as_uri(), Encoder.simple_string_encoder())
+        .with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
         .with_rolling_policy(RollingPolicy.on_checkpoint_rolling_policy())
         .build()
     )
     result.sink_to(sink).name("staged").uid("staged")
 
 
+def _ticks(env: StreamExecutionEnvironment) -> DataStream:
+    """Return a stream of one number a second, without an end.
+
+    This source is written in Java, and it goes on after a failure without any help.
+    """
+    java = get_gateway().jvm.org.apache.flink.streaming.api.functions.source.datagen
+    source = java.DataGeneratorSource(java.RandomGenerator.intGenerator(0, 0), 1, None)
+    stream = env._j_stream_execution_environment.addSource(
+        source, "ticks", Types.INT().get_java_type_info()
+    )
+    return DataStream(stream).set_parallelism(1).uid("ticks")
+
+
+class _Partitions(FlatMapFunction):  # type: ignore[misc]
+    """Turns a tick into one for each partition."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+
+    def flat_map(self, _: int) -> Iterator[int]:
+        """Yield the numbers of all partitions."""
+        yield from range(self._partitions)
+
+
 @lru_cache(maxsize=4)
 def _job(root: str) -> ShardedJob:
     """Read and compile the job once in each process."""
+    end_with_taskmanager()
     job = ShardedJob.read(Folders(Path(root)).job)
     _ = job.compiled, job.layout.place
     return job
@@ -110,7 +139,7 @@ class _Key:
         self._keys = keys
 
     def __call__(self, element: Any) -> int:
-        number = element[0] if isinstance(element, tuple) else int(element)
+        number = element[0] if isinstance(element, tuple) else element
         return self._keys[number]
 
 
@@ -126,18 +155,22 @@ class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
         self._state = BytesState(runtime_context.get_state(READER))
         self._due = runtime_context.get_state(DUE)
         self._readers: dict[int, PartitionReader] = {}
+        self._scheduled: set[int] = set()
+        """The partitions that have a timer, or are done."""
         _job(self._root)
         self._progress = Progress(Folders(Path(self._root)).progress)
 
-    def process_element(self, _: str, ctx: KeyedProcessFunction.Context) -> None:
-        """Schedule a partition, to be read from its last position.
+    def process_element(self, partition: int, ctx: KeyedProcessFunction.Context) -> None:
+        """Schedule a partition after a start or failure, to be read from its last position.
 
-        This happens at every start and after every failure: a timer that is set during a
-        checkpoint is not part of it, so a reader might wait for it forever.
+        Flink 2.3 may lose a timer: one that Python sets during a checkpoint is not part of it.
         """
+        if partition in self._scheduled:
+            return
         due = self._due.value()
         if due is not None:
             ctx.timer_service().delete_processing_time_timer(due)
+        self._scheduled.add(partition)
         self._schedule(ctx, _SOON)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
@@ -145,6 +178,7 @@ class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
         if timestamp != self._due.value():
             return
         number = self._numbers[ctx.get_current_key()]
+        self._scheduled.add(number)
         if number not in self._readers:
             self._readers[number] = PartitionReader(_job(self._root), number, self._state.load())
         reader, messenger = self._readers[number], _job(self._root).layout.nonempty[0]
@@ -153,8 +187,7 @@ class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
         wait: int | None = _SOON
         while time.monotonic() < end:
             self._report(number, reader)
-            most = min(_AHEAD, _job(self._root).capacity)
-            if self._progress.is_too_far_ahead(number, reader.closed, most):
+            if self._is_too_far_ahead(reader):
                 wait = _HELD_BACK
                 break
             step = reader.step()
@@ -169,6 +202,10 @@ class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
             yield messenger, reader.counts.to_line().encode()
         self._state.save(reader.state)
         self._schedule(ctx, wait)
+
+    def _is_too_far_ahead(self, reader: PartitionReader) -> bool:
+        most = min(_AHEAD, _job(self._root).capacity)
+        return len(self._numbers) > 1 and self._progress.is_too_far_ahead(reader.closed, most)
 
     def _report(self, number: int, reader: PartitionReader) -> None:
         self._progress.report(number, reader.closed if reader.blocks_others else None)
@@ -234,3 +271,43 @@ class ShardFunction(KeyedProcessFunction):  # type: ignore[misc]
                     "subject": str(subject),
                 }
             )
+
+
+class ReleaserFunction(ProcessFunction):  # type: ignore[misc]
+    """Releases windows in a thread, so that checkpoints do not wait for the ledger or a sink."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Start, or restart after a failure."""
+        end_with_taskmanager()
+        folders = Folders(Path(self._root))
+        self._status = JobStatus.read(folders.status)
+        self._add_metrics(runtime_context)
+        self._pace = PaceThread(Progress(folders.progress))
+        self._releaser = ReleaserThread(folders, self._on_status)
+        self._pace.start()
+        self._releaser.start()
+
+    def process_element(self, _: int, __: ProcessFunction.Context) -> Iterator[Any]:
+        """Fail if the releaser has failed; Flink then starts the job again."""
+        self._releaser.check()
+        return iter(())
+
+    def close(self) -> None:
+        """Stop the threads, so that none outlives its task."""
+        self._pace.stop()
+        self._releaser.stop()
+
+    def _add_metrics(self, runtime_context: RuntimeContext) -> None:
+        """Add metrics to Flink's: whole numbers that depend on the public schedule only."""
+        group = runtime_context.get_metrics_group().add_group("tacit")
+        group.gauge("windowsReleased", lambda: self._status.windows)
+        group.gauge("releasedUntil", lambda: (self._status.until or 0) // 1_000_000)
+        group.gauge("subjectsExhausted", lambda: self._status.exhausted)
+        group.gauge("releasesUndelivered", lambda: self._status.undelivered)
+        group.gauge("deliveryRetries", lambda: self._status.retries)
+
+    def _on_status(self, status: JobStatus) -> None:
+        self._status = status

@@ -2,10 +2,14 @@
 
 This affects only the speed of readers, never an answer: the values may be old or missing. Shards
 store tuples that come too early; a reader that waits for the others keeps these few.
+
+Each reader writes its own file and reads the one that has the slowest reader's progress. Only the
+job's releaser, which writes that one, reads the files of all readers.
 """
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -13,6 +17,7 @@ from typing import Final
 from tacit.windows.clock import NONE
 
 _NOT_AWAITED: Final = "-"
+_SLOWEST: Final = "slowest"
 
 
 class Progress:
@@ -21,35 +26,60 @@ class Progress:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._reported: dict[int, int | None] = {}
+        self._published: str | None = None
+
+    def create(self, partitions: int) -> None:
+        """Create the files of all partitions: none has started, unless it did before."""
+        for number in range(partitions):
+            (self._folder / str(number)).touch()
+        (self._folder / _SLOWEST).touch()
 
     def report(self, partition: int, closed: int | None) -> None:
         """Report a reader's first open window; None if others need not wait for it."""
         if partition in self._reported and self._reported[partition] == closed:
             return
         self._reported[partition] = closed
-        temporary = self._folder / f".{partition}"
-        with suppress(OSError):
-            temporary.write_text(_NOT_AWAITED if closed is None else str(closed))
-            temporary.rename(self._folder / str(partition))
+        self._write(str(partition), _NOT_AWAITED if closed is None else str(closed))
 
-    def is_too_far_ahead(self, partition: int, closed: int, most: int) -> bool:
-        """Return whether another reader has not started, or is more than `most` windows behind."""
-        others = self._others(str(partition))
-        return any(other is None or (closed != NONE and other < closed - most) for other in others)
+    def publish_slowest(self) -> None:
+        """Publish the first open window of the slowest reader, for all readers."""
+        windows = self._awaited()
+        text = _NOT_AWAITED if not windows else ""
+        if windows and None not in windows:
+            text = str(min(window for window in windows if window is not None))
+        if text != self._published:
+            self._write(_SLOWEST, text)
+            self._published = text
+
+    def is_too_far_ahead(self, closed: int, most: int) -> bool:
+        """Return whether a reader has not started, or is more than `most` windows behind."""
+        try:
+            text = (self._folder / _SLOWEST).read_text()
+        except OSError:
+            return False
+        if not text:
+            return True
+        return text != _NOT_AWAITED and closed != NONE and int(text) < closed - most
 
     def has_begun(self) -> bool:
         """Return whether all readers have started."""
-        return all(other is not None for other in self._others(""))
+        return None not in self._awaited()
 
     def is_over(self) -> bool:
         """Return whether no reader has to be awaited any more."""
-        return not self._others("")
+        return not self._awaited()
 
-    def _others(self, own: str) -> list[int | None]:
+    def _write(self, name: str, text: str) -> None:
+        temporary = self._folder / f".{name}-{os.getpid()}"
+        with suppress(OSError):
+            temporary.write_text(text)
+            temporary.replace(self._folder / name)
+
+    def _awaited(self) -> list[int | None]:
         """Return the first open windows of awaited readers; None for one that has not started."""
         found: list[int | None] = []
         for path in self._folder.iterdir():
-            if path.name == own or path.name.startswith("."):
+            if not path.name.isdecimal():
                 continue
             with suppress(OSError, ValueError):
                 text = path.read_text()

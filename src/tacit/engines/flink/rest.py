@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
+import os
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +18,7 @@ from tacit.engines.flink.java import find_flink_version, minor_version
 from tacit.errors import EngineError
 
 _TIMEOUT: Final = 10.0
+log = logging.getLogger("tacit.flink")
 _ENDED: Final = frozenset({"FAILED", "CANCELED", "FINISHED"})
 
 
@@ -55,11 +59,64 @@ class FlinkCheckpoints:
     """Seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterAddress:
+    """The address of a cluster's REST API."""
+
+    host: str
+    port: int
+    path: str = ""
+    """A prefix of all paths, such as `/flink`; empty without a proxy."""
+    secure: bool = False
+    """Whether it is HTTPS."""
+
+    @classmethod
+    def parse(cls, text: str) -> ClusterAddress:
+        """Parse HOST:PORT or a URL.
+
+        >>> ClusterAddress.parse("flink.example.org:8081")
+        ClusterAddress(host='flink.example.org', port=8081, path='', secure=False)
+        >>> ClusterAddress.parse("https://example.org/flink/").url
+        'https://example.org:443/flink'
+        """
+        given = text if "://" in text else f"http://{text}"
+        try:
+            parts = urllib.parse.urlsplit(given)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        secure = given.startswith("https://")
+        if port is None and text != given:
+            host = None  # without a scheme there must be a port
+        if (
+            not host
+            or parts.scheme not in ("http", "https")
+            or parts.query
+            or parts.username is not None
+            or (text != given and parts.path)
+        ):
+            raise EngineError(
+                "a cluster is given as HOST:PORT, such as localhost:8081, or as a URL, such as"
+                f" https://example.org/flink; got {text!r}"
+            )
+        return cls(host, port or (443 if secure else 80), parts.path.rstrip("/"), secure)
+
+    @property
+    def url(self) -> str:
+        """The URL, without a slash at the end."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http{'s' if self.secure else ''}://{host}:{self.port}{self.path}"
+
+
 class Cluster:
-    """A client for the cluster at HOST:PORT."""
+    """A client for the REST API of a cluster.
+
+    Requests have the headers in the environment variable FLINK_REST_CLIENT_HEADERS, one per line,
+    like those of Flink's own client.
+    """
 
     def __init__(self, address: str, *, timeout: float = _TIMEOUT) -> None:
-        self.host, self.port = parse_address(address)
+        self.endpoint = ClusterAddress.parse(address)
         self.address = address
         self._timeout = timeout
 
@@ -78,7 +135,10 @@ class Cluster:
             raise self._not_flink() from error
 
     def check(self, parallelism: int) -> Overview:
-        """Return the overview; raise if a job of this parallelism cannot start there now."""
+        """Return the overview; raise if the cluster cannot run our jobs.
+
+        Slots that are not there yet are waited for: some clusters make them on demand.
+        """
         overview = self.get_overview()
         ours = find_flink_version()
         if minor_version(overview.version) != minor_version(ours):
@@ -88,10 +148,13 @@ class Cluster:
                 f" apache-flink {overview.version} here, or Flink {ours} on the cluster."
             )
         if overview.free_slots < parallelism:
-            raise EngineError(
-                f"the cluster at {self.address} has {overview.free_slots} of {overview.slots} slots"
-                f" free; parallelism {parallelism} needs as many. Ask for less parallelism, cancel"
-                " a job there, or start more TaskManagers."
+            log.warning(
+                "the cluster at %s has %d of %d slots free, and the job needs %d: it waits for the"
+                " others. They come when TaskManagers start, or when other jobs end",
+                self.address,
+                overview.free_slots,
+                overview.slots,
+                parallelism,
             )
         return overview
 
@@ -173,10 +236,10 @@ class Cluster:
 
     def _request(self, method: str, path: str, body: object = None) -> Any:
         request = urllib.request.Request(
-            f"http://{self.address}{path}",
+            f"{self.endpoint.url}{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
+            headers={"Content-Type": "application/json", **_read_headers()},
         )
         try:
             with _OPENER.open(request, timeout=self._timeout) as response:
@@ -196,6 +259,11 @@ class Cluster:
         try:
             errors = json.load(error)["errors"]
         except (ValueError, KeyError, TypeError, OSError):
+            if error.code in (401, 403):
+                return EngineError(
+                    f"{self.address} refuses the request ({error.code}). If a proxy wants a token,"
+                    " set FLINK_REST_CLIENT_HEADERS='Authorization: Bearer ...'"
+                )
             return self._not_flink()
         reason = Failure.parse(time.time(), "\n".join(errors)).reason
         return _RefusedError(f"the cluster at {self.address} refuses: {reason}")
@@ -215,16 +283,11 @@ class _RefusedError(EngineError):
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Split HOST:PORT into host and port.
-
-    >>> parse_address("flink.example.org:8081")
-    ('flink.example.org', 8081)
-    """
-    host, _, port = text.rpartition(":")
-    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise EngineError(f"a cluster is given as HOST:PORT, such as localhost:8081; got {text!r}")
-    return host, int(port)
+def _read_headers() -> dict[str, str]:
+    """Read the additional headers of requests, such as `Authorization: Bearer ...`."""
+    lines = os.environ.get("FLINK_REST_CLIENT_HEADERS", "").split("\n")
+    pairs = (line.partition(":") for line in lines if line.strip())
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _describe(error: Exception) -> str:

@@ -1,32 +1,32 @@
-"""The driver of a run on Flink: it controls the job, and releases its answers by the ledger."""
+"""The driver of a job on Flink: it starts the job, or finds it running, and watches it.
+
+The job goes on without it: windows are released inside the job (`releaser.py`).
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from tacit.engines.flink.folders import Folders
-from tacit.engines.flink.launch import RunningJob, start
+from tacit.engines.flink.job_status import JobStatus
+from tacit.engines.flink.launch import RunningJob
 from tacit.engines.flink.progress import Progress
-from tacit.engines.flink.staged_files import StagedFiles
-from tacit.engines.sharded.collector import Collector
+from tacit.engines.flink.releaser import Releaser
 from tacit.engines.sharded.job import ShardedJob
-from tacit.errors import EngineError, LedgerLostError
-from tacit.ledger.drafts import Draft
-from tacit.ledger.lease import Lease
-from tacit.ledger.ledger import Ledger
-from tacit.pipeline.delivery import Delivery
+from tacit.errors import EngineError
 from tacit.pipeline.refusals import Refusals
-from tacit.pipeline.sinks import Sink
+from tacit.pipeline.status import PublicStatus
+from tacit.planning.plan import Plan
 from tacit.quantities import count
 
 _READ_SECONDS: Final = 0.1
-"""Seconds between two reads of the staged files."""
+"""Seconds between two reads of the status."""
 _REQUEST_SECONDS: Final = 1.0
 """Seconds between two requests to the cluster."""
 _TIMEOUT: Final = 60.0
@@ -44,7 +44,9 @@ class SubmitOutcome:
     resumed: bool = False
     """Whether it continued an earlier job, or found it running."""
     finished: bool = False
-    """Whether the input ended; else the job was stopped and can be resumed."""
+    """Whether the input ended; else the job goes on, or was stopped and can be resumed."""
+    running: bool = False
+    """Whether the job goes on without this driver."""
     savepoint: str | None = None
     """The path of the savepoint, if the job was stopped."""
     taken: int = 0
@@ -59,45 +61,50 @@ class SubmitOutcome:
 
 
 class FlinkRun:
-    """Starts or finds a job, releases the answers of its shards, and ends it with its input."""
+    """Starts a job or finds it running, watches it, and ends it with its input."""
 
     def __init__(
         self,
         name: str,
         job: ShardedJob,
         folders: Folders,
-        ledger: Ledger,
-        lease: Lease,
-        sinks: Sequence[Sink],
+        launch: Callable[[], RunningJob] | RunningJob,
         *,
-        parallelism: int = 1,
-        cluster: str | None = None,
-        python: str | None = None,
-        settings: Mapping[str, str] | None = None,
+        detach: bool = False,
+        attached: bool = False,
     ) -> None:
+        """`launch` starts the job, or is the running one.
+
+        With `detach`, return when the job is started. With `attached`, `stop` ends the watching
+        and not the job.
+        """
         self._name = name
         self._job = job
         self._folders = folders
-        self._parallelism = parallelism
-        self._address = cluster
-        self._python = python
-        self._settings = dict(settings or {})
-        self._delivery = Delivery.from_ledger(ledger, lease, sinks)
-        self._collector = Collector(job, lease, self._on_release)
-        self._staged = StagedFiles(folders)
+        self._launch = launch
+        self._detach = detach
+        self._attached = attached
         self._progress = Progress(folders.progress)
         self._stopping = threading.Event()
         self._triggered = False
         self._requested = self._answered = self._failed = 0.0
-        self._lost = False
-        """Whether the ledger did not answer the last time."""
-        self._restored = 0
-        """How often the job was restored from a checkpoint."""
+        self._before = JobStatus.read(folders.status)
+        self._status = self._before
         self.outcome = SubmitOutcome()
+        self.public = PublicStatus()
+        """The public part of the status, for metrics."""
         self.running_job: RunningJob | None = None
         """The job, once it is started."""
-        self.released_at = 0.0
-        """The time of the last release, from `time.perf_counter`."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the job."""
+        return self._job.version.plan
+
+    @property
+    def released_at(self) -> float | None:
+        """The time of the last release, in seconds since 1970."""
+        return self._status.released_at
 
     def stop(self) -> None:
         """Stop the job with a savepoint, to resume it later. Any thread may call it."""
@@ -105,53 +112,68 @@ class FlinkRun:
 
     def run(self) -> SubmitOutcome:
         """Run until the input ends or `stop` is called."""
-        known = self._folders.find_latest_state() is not None
-        with closing(self._delivery):
-            self._delivery.start()
-            self._collect()
-            if self._collector.finished:  # it ended before
+        if isinstance(self._launch, RunningJob):
+            self.outcome.resumed = True
+            running_job = self.running_job = self._launch
+            log.info("the job %s is running", running_job.job)
+        else:
+            known = bool(self._folders.read_job_ids())
+            if self._release_rest().finished:  # it ended before
                 self.outcome.resumed = self.outcome.finished = True
-                return self._finish()
-            self._folders.start_partitions(len(self._job.partitions))
-            running_job = self.running_job = start(
-                self._name,
-                self._folders,
-                len(self._job.partitions),
-                self._job.shards,
-                self._parallelism,
-                self._address,
-                self._settings,
-                self._python,
-            )
-            self.outcome.resumed = known or running_job.found
-            log.info(
-                "the job %s %s", running_job.job, "continues" if self.outcome.resumed else "starts"
-            )
-            self._follow(running_job)
-            return self._finish()
-
-    def _finish(self) -> SubmitOutcome:
-        self._staged.write_dead_letters()
-        refusals = self._staged.refusals
-        self.outcome.taken, self.outcome.refused = refusals.taken, refusals.reasons
-        while not self._delivery.is_done(_REQUEST_SECONDS):
-            self._delivery.check()
+                return self.outcome
+            self._progress.create(len(self._job.partitions))
+            running_job = self.running_job = self._launch()
+            self.outcome.resumed = known
+            log.info("the job %s %s", running_job.job, "continues" if known else "starts")
+        if self._detach:
+            self.outcome.running = True
+            return self.outcome
+        self._watch(running_job)
         return self.outcome
 
-    def _follow(self, running_job: RunningJob) -> None:
-        """Release answers until the input ends or the job is stopped."""
+    def _watch(self, running_job: RunningJob) -> None:
+        """Report what the job releases until the input ends or the job is stopped."""
         self._answered = time.monotonic()
-        while not self._collector.finished:
+        while not self._update(JobStatus.read(self._folders.status)).finished:
             if self._stopping.is_set():
-                self.outcome.savepoint = self._stop_job(running_job)
-                self._collect()
+                if self._attached:
+                    self.outcome.running = True
+                else:
+                    self.outcome.savepoint = self._stop_job(running_job)
+                    self._release_rest()
                 return
-            if not self._collect():
-                self._check_alive(running_job)
-                self._trigger_last_checkpoint(running_job)
-                time.sleep(_READ_SECONDS)
-        running_job.finish(self._folders.savepoints.as_uri())
+            self._check_alive(running_job)
+            self._trigger_last_checkpoint(running_job)
+            time.sleep(_READ_SECONDS)
         self.outcome.finished = True
+        running_job.finish()
+
+    def _update(self, status: JobStatus) -> JobStatus:
+        """Note what the job has released."""
+        windows = status.windows - self._status.windows
+        if windows > 0:
+            log.info("released %s", count(windows, "window"))
+        self._status = status
+        self.outcome.windows = status.windows - self._before.windows
+        self.outcome.answers = status.answers - self._before.answers
+        self.outcome.taken, self.outcome.refused = status.taken, status.refused
+        public, windows_spec = self.public, self._job.version.spec.windows
+        public.subjects, public.windows = len(self._job.subjects), self.outcome.windows
+        public.until, public.exhausted = status.until, status.exhausted
+        public.charged = dict(status.charged)
+        public.undelivered, public.retries = status.undelivered, status.retries
+        if status.until is not None:
+            public.next_close = status.until + windows_spec.pane + windows_spec.lateness
+        if status.released_at is not None:
+            seconds = windows_spec.pane / 1_000_000
+            public.released_at = status.released_at // seconds * seconds
+        return status
+
+    def _release_rest(self) -> JobStatus:
+        """Release what the job has left behind; call this only while it does not run."""
+        with Releaser(self._folders) as releaser:
+            releaser.release()
+            return self._update(releaser.complete())
 
     def _trigger_last_checkpoint(self, running_job: RunningJob) -> None:
         """Trigger a checkpoint when all input is read: it commits the last windows."""
@@ -165,36 +187,11 @@ class FlinkRun:
         deadline = time.monotonic() + _TIMEOUT
         while True:
             try:
-                return running_job.stop(self._folders.savepoints.as_uri())
+                return running_job.stop()
             except EngineError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_REQUEST_SECONDS)
-
-    def _collect(self) -> bool:
-        """Release complete windows; return whether there were any."""
-        self._delivery.check()
-        self._collector.take(self._staged.read_lines())
-        try:
-            windows = self._collector.release()
-        except LedgerLostError as error:
-            if not self._lost:
-                log.warning("%s; retrying", error)
-            self._lost = True
-            return False
-        self._lost = False
-        self._staged.drop(self._collector.next_window)
-        if windows:
-            self.released_at = time.perf_counter()
-            log.info("released %s", count(windows, "window"))
-        while not self._delivery.has_room(_REQUEST_SECONDS):
-            self._delivery.check()
-        return windows > 0
-
-    def _on_release(self, number: int, draft: Draft) -> None:
-        self.outcome.windows += draft.windows
-        self.outcome.answers += draft.answers
-        self._delivery.release(number)
 
     def _check_alive(self, running_job: RunningJob) -> None:
         """Raise if the job has ended by itself, or its cluster is unreachable for long."""
@@ -207,15 +204,11 @@ class FlinkRun:
         try:
             state = running_job.cluster.get_state(running_job.job)
             failures = running_job.cluster.list_failures(running_job.job, 1)
-            restored = running_job.cluster.get_checkpoints(running_job.job).restored
         except EngineError:
             if time.monotonic() - self._answered > _TIMEOUT:
                 raise
             return
         self._answered = time.monotonic()
-        if restored > self._restored:
-            self._restored = restored
-            self._folders.start_partitions(len(self._job.partitions))
         if failures and failures[0].when > self._failed:
             self._failed = failures[0].when
             log.warning("the job failed and is restarted: %s", failures[0].reason)

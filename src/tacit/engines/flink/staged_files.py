@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.private_files import replace_file
 from tacit.engines.sharded.counts import COUNTS, TupleCounts, keep_latest, sum_refusals
 from tacit.engines.sharded.lines import ShardLine, parse_dead_letter
 from tacit.pipeline.refusals import Refusals
 
 _BEFORE_ALL: Final = -(1 << 62)
 _AFTER_ALL: Final = 1 << 62
+_ABANDONED_SECONDS: Final = 3600.0
+"""Flink commits a file with the next checkpoint. One that is so much older than a committed file
+was left behind by a task that was lost.
+"""
 
 
 @dataclass
@@ -68,8 +74,16 @@ class StagedFiles:
             self._write_counts()
         for path in dropped:
             self._write(path)
+            self._remove_abandoned(path.stat().st_mtime - _ABANDONED_SECONDS)
             path.unlink(missing_ok=True)
             del self._read[path]
+
+    def _remove_abandoned(self, before: float) -> None:
+        """Remove files that Flink will never commit."""
+        for path in self._folder.glob(".part-*.inprogress.*"):
+            with suppress(OSError):
+                if path.stat().st_mtime < before:
+                    path.unlink()
 
     def write_dead_letters(self) -> None:
         """Write the dead letters of the files that are not deleted."""
@@ -82,26 +96,18 @@ class StagedFiles:
 
     def _write_counts(self) -> None:
         """Save the counts of the files that are deleted now."""
-        _replace(self._counts_file, "".join(f"{one.to_line()}\n" for one in self._counts.values()))
+        lines = (f"{one.to_line()}\n" for one in self._counts.values())
+        replace_file(self._counts_file, "".join(lines))
 
     def _write(self, path: Path) -> None:
         """Write a file's dead letters under its name, so that they exist once after a crash."""
         dead_letters = self._read[path].dead_letters
         if dead_letters:
-            _replace(self._dead_letters / f"{path.name}.jsonl", "".join(dead_letters))
+            replace_file(self._dead_letters / f"{path.name}.jsonl", "".join(dead_letters))
 
     def _find_new(self) -> list[Path]:
-        found = self._folder.glob("**/part-*")
+        found = self._folder.glob("part-*")
         return sorted(path for path in found if _is_committed(path) and path not in self._read)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file atomically; only its owner can read it."""
-    temporary = path.with_name(f".{path.name}")
-    temporary.touch(mode=0o600)
-    temporary.chmod(0o600)
-    temporary.write_text(text, "utf-8")
-    temporary.replace(path)
 
 
 def _is_committed(path: Path) -> bool:

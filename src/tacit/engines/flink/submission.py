@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tacit.connectors.openers import open_resumable_sink
 from tacit.durations import parse_duration
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.java import require_flink, require_java
-from tacit.engines.flink.rest import Cluster
+from tacit.engines.flink.launch import find_running, start
+from tacit.engines.flink.releaser import ReleaseTarget
 from tacit.engines.flink.run import FlinkRun, SubmitOutcome
+from tacit.engines.metrics import Metrics, MetricsAddress
 from tacit.engines.setup import choose_plan, replace_registry
 from tacit.engines.sharded.job import ShardedJob
-from tacit.engines.sharded.preparation import SHARDS, check_same, prepare
-from tacit.errors import OptionError, SinkError
+from tacit.engines.sharded.preparation import SHARDS, check_same, check_same_request, prepare
+from tacit.errors import EngineError, OptionError, SinkError
 from tacit.ledger.ledger import Ledger
 from tacit.options import option
 from tacit.pipeline.sinks import Sink
@@ -51,6 +55,15 @@ class JobOptions:
     """Whether consumers may see a release twice after a crash, always with the same answers."""
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Settings of Flink, such as `execution.checkpointing.interval`."""
+    detach: bool = False
+    """Whether to return as soon as the job is started on the cluster."""
+
+    def __post_init__(self) -> None:
+        if self.detach and self.cluster is None:
+            raise OptionError(
+                f"{option('detach')} needs {option('cluster')}: without a cluster the job runs"
+                " inside this process, and ends with it"
+            )
 
 
 @contextmanager
@@ -65,46 +78,96 @@ def open_submission(
     """Check everything, and open a run that is ready to start."""
     require_flink()
     require_java()
-    if options.cluster is not None:
-        Cluster(options.cluster).get_overview()
     folders = Folders(options.folder.absolute())
-    sinks = [open_resumable_sink(place) for place in to]
-    if not options.repeats:
-        check_exactly_once(sinks)
+    given = [(stream, _make_absolute(source)) for stream, source in sources]
+    running = find_running(options.name, folders, options.cluster, options.settings)
+    if running is not None:
+        job = _read_running(folders, options.name)
+        check_same_request(version, [source for _, source in given], options.shards, job)
+        yield FlinkRun(options.name, job, folders, running, detach=options.detach)
+        return
+    job = _prepare_folder(version, given, [_make_absolute(place) for place in to], options, true)
+    launch = partial(
+        start,
+        options.name,
+        folders,
+        len(job.partitions),
+        job.shards,
+        options.parallelism,
+        options.cluster,
+        options.settings,
+        options.python,
+    )
+    yield FlinkRun(options.name, job, folders, launch, detach=options.detach)
+
+
+def attach(name: str, folder: str | os.PathLike[str], cluster: str) -> FlinkRun:
+    """Return a run that watches a running job; its `stop` does not stop the job."""
+    require_flink()
+    folders = Folders(Path(folder).absolute())
+    running = find_running(name, folders, cluster, {})
+    if running is None:
+        raise EngineError(
+            f"no job with the name {name} runs on the cluster at {cluster}. Start it with the"
+            f" command without {option('attach')}, which resumes it if it ran before"
+        )
+    return FlinkRun(name, _read_running(folders, name), folders, running, attached=True)
+
+
+def _read_running(folders: Folders, name: str) -> ShardedJob:
+    if not ShardedJob.is_in(folders.job):
+        raise EngineError(
+            f"a job with the name {name} is running, but its folder is not {folders.root}. Give"
+            f" the {option('folder')} that it was started with, or another {option('name')}"
+        )
+    return ShardedJob.read(folders.job)
+
+
+def _prepare_folder(
+    version: SpecVersion,
+    sources: Sequence[tuple[str | None, str]],
+    to: Sequence[str],
+    options: JobOptions,
+    true: bool,
+) -> ShardedJob:
+    """Check everything, and write the job and where its answers go to its folder."""
+    folders = Folders(options.folder.absolute())
+    _check_sinks(to, repeats=options.repeats)
     folders.create()
-    place = options.ledger or os.fspath(folders.root / "ledger.db")
+    place = _make_absolute(options.ledger or os.fspath(folders.root / "ledger.db"))
     with Ledger.open(place) as ledger:
         lease = ledger.take_over(options.name, version.spec.fingerprint)
         job = prepare(
             version,
-            [(stream, _make_absolute(source)) for stream, source in sources],
+            sources,
             lease,
             follow=options.follow,
             shards=options.shards,
             true=true,
             idle=options.idle,
         )
-        if ShardedJob.is_in(folders.job):
-            check_same(job, ShardedJob.read(folders.job))
-            job = ShardedJob.read(folders.job)
-        else:
-            job.write(folders.job)
-        try:
-            yield FlinkRun(
-                options.name,
-                job,
-                folders,
-                ledger,
-                lease,
-                sinks,
-                parallelism=options.parallelism,
-                cluster=options.cluster,
-                python=options.python,
-                settings=options.settings,
-            )
-        finally:
-            for sink in sinks:
-                sink.close()
+    if ShardedJob.is_in(folders.job):
+        check_same(job, ShardedJob.read(folders.job))
+        job = ShardedJob.read(folders.job)
+    else:
+        job.write(folders.job)
+    ReleaseTarget(options.name, place, to).write(folders.release)
+    return job
+
+
+def _check_sinks(to: Sequence[str], *, repeats: bool) -> None:
+    """Refuse sinks that a machine of the cluster cannot write to, or not as often as asked."""
+    if "-" in to:
+        raise SinkError(
+            "answers are written by a machine of the cluster, which has no standard output of"
+            " yours: choose files, a folder, Kafka or MQTT"
+        )
+    with ExitStack() as stack:
+        sinks = [open_resumable_sink(place) for place in to]
+        for sink in sinks:
+            stack.callback(sink.close)
+        if not repeats:
+            check_exactly_once(sinks)
 
 
 def submit(
@@ -127,9 +190,13 @@ def submit(
     python: str | None = None,
     repeats: bool = False,
     settings: Mapping[str, str] | None = None,
+    detach: bool = False,
+    metrics: str | None = None,
 ) -> SubmitOutcome:
     """Run a job on Flink until its input ends; the same as `tacit submit`.
 
+    With `detach` it returns as soon as the job is started; the job goes on without this process.
+    `metrics` is `[HOST:]PORT`, where metrics for Prometheus are served meanwhile.
     With `true` answers are true and unprotected, for tests and for the operator only. Warns with
     RefusedInputWarning if most of the input was refused; `outcome.refusals` has the numbers.
     """
@@ -154,13 +221,30 @@ def submit(
         idle_time,
         repeats,
         settings or {},
+        detach,
     )
-    with open_submission(
-        SpecVersion(declared, plan), given, [os.fspath(to)], options, true=true
-    ) as run:
+    version = SpecVersion(declared, plan)
+    with (
+        open_submission(version, given, [os.fspath(to)], options, true=true) as run,
+        serve_metrics(run, metrics),
+    ):
         outcome = run.run()
     outcome.refusals.warn()
     return outcome
+
+
+@contextmanager
+def serve_metrics(run: FlinkRun, address: str | None) -> Iterator[None]:
+    """Serve the public status of a run at `[HOST:]PORT`, if that is given."""
+    if address is None:
+        yield
+        return
+    try:
+        place = MetricsAddress.parse(address)
+    except ValueError as error:
+        raise OptionError(f"{option('metrics')}: {error}") from error
+    with Metrics(place, run.public, time.time()):
+        yield
 
 
 def check_exactly_once(sinks: Sequence[Sink]) -> None:
@@ -174,6 +258,6 @@ def check_exactly_once(sinks: Sequence[Sink]) -> None:
             )
 
 
-def _make_absolute(source: str) -> str:
-    """Make the path of a source absolute."""
-    return source if source == "-" or "://" in source else os.path.abspath(source)
+def _make_absolute(place: str) -> str:
+    """Make the path of a source, sink or ledger absolute; a folder keeps its slash at the end."""
+    return place if place == "-" or "://" in place else os.path.join(os.getcwd(), place)

@@ -23,6 +23,8 @@ from tacit.ledger.lease import Lease
 
 _AT_ONCE: Final = 64
 """The most windows in one transaction."""
+_FIRST: Final = "first"
+"""The key of the schedule's first window in a checkpoint."""
 _OTHERS: Final = (
     "another run has charged the same subjects in this ledger since the job started, and its shards"
     " cannot see that. Use only one run for subjects with a limit, or start a new job"
@@ -49,12 +51,27 @@ class Collector:
         self._next: int | None = None if until is None else self._number(until)
         self._last = _read_marks(lease.read_checkpoint())
         """The mark of each shard's answers in the last released window."""
+        first = self._last.pop(_FIRST, None)
+        self._first = self._next if first is None else int(first)
+        """The first window of the schedule; None before it is known."""
         self._finished: set[int] = set()
+        self.exhausted = 0
+        """How many subjects did not pay in the last released window."""
 
     @property
     def finished(self) -> bool:
         """Whether all shards are finished and everything is released."""
         return self._finished >= set(self._job.layout.nonempty) and not self._received
+
+    @property
+    def windows(self) -> int:
+        """How many windows are released since the job started."""
+        return 0 if self._next is None or self._first is None else self._next - self._first
+
+    @property
+    def next_start(self) -> int | None:
+        """The start time of the first window that is not released; None before any is known."""
+        return None if self._next is None else self._start(self._next)
 
     @property
     def next_window(self) -> int | None:
@@ -68,7 +85,7 @@ class Collector:
                 self._finished.add(line.shard)
                 continue
             if self._next is None:
-                self._next = line.first
+                self._next = self._first = line.first
             if line.window >= self._next:
                 self._received.setdefault(line.window, {})[line.shard] = line
             elif self._windows.panes > 1 and line.window == self._next - 1:
@@ -93,8 +110,9 @@ class Collector:
     def _commit(self, ready: list[list[ShardLine]]) -> None:
         drafts = [self._draft(lines) for lines in ready]
         last = {str(line.shard): line.mark for line in ready[-1]}
+        checkpoint = json.dumps({_FIRST: str(self._first), **last}).encode()
         try:
-            number = self._lease.commit(json.dumps(last).encode(), *drafts) or 0
+            number = self._lease.commit(checkpoint, *drafts) or 0
         except StaleError as error:
             raise StateError(_OTHERS) from error
         except LedgerLostError:
@@ -111,6 +129,7 @@ class Collector:
         start = self._start(lines[0].window)
         prices = self._merge_prices(lines)
         exhausted = self._merge_exhausted(lines, start, prices)
+        self.exhausted = int(np.count_nonzero(exhausted))
         return Draft(
             first=start,
             windows=1,

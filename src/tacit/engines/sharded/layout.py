@@ -36,9 +36,16 @@ class Layout:
         """The shards that have any subjects, in order."""
         return tuple(np.unique(self.shard).tolist())
 
+    @cached_property
+    def _by_shard(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """All slots, grouped by shard, and where each shard's slots start."""
+        slots = np.argsort(self.shard, kind="stable")
+        return slots, np.searchsorted(self.shard[slots], np.arange(self.shards + 1))
+
     def members(self, shard: int) -> NDArray[np.int64]:
         """Return the slots of a shard's subjects, in the order of their places."""
-        return np.flatnonzero(self.shard == shard)
+        slots, starts = self._by_shard
+        return slots[starts[shard] : starts[shard + 1]]
 
 
 @compiled

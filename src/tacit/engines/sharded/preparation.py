@@ -109,15 +109,34 @@ def prepare(
 
 def check_same(job: ShardedJob, before: ShardedJob) -> None:
     """Refuse to continue a job with other parameters."""
-    changed = []
-    if job.version.digest != before.version.digest:
-        changed.append("the specification or the plan")
+    changed = _list_changes(job.version, job.shards, before)
     if job.partitions != before.partitions:
         changed.append("the sources")
-    if job.shards != before.shards:
-        changed.append("the number of shards")
     if not job.subjects.names.equals(before.subjects.names):
         changed.append("the registry")
+    _refuse_changes(changed)
+
+
+def check_same_request(
+    version: SpecVersion, sources: Sequence[str], shards: int, running: ShardedJob
+) -> None:
+    """Refuse to take a running job for another one; nothing is read or changed for this."""
+    changed = _list_changes(version, shards, running)
+    if [one.source for one in running.partitions] != list(sources):
+        changed.append("the sources")
+    _refuse_changes(changed)
+
+
+def _list_changes(version: SpecVersion, shards: int, before: ShardedJob) -> list[str]:
+    changed = []
+    if version.digest != before.version.digest:
+        changed.append("the specification or the plan")
+    if shards != before.shards:
+        changed.append("the number of shards")
+    return changed
+
+
+def _refuse_changes(changed: Sequence[str]) -> None:
     if changed:
         raise StateError(
             f"{', '.join(changed)} changed since this job was started. Give them as they were, or"

@@ -27,7 +27,14 @@ from tacit.kernels import compiled
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.engine import RefusedRows
-from tacit.pipeline.reader import Input, Position, Positions, Reader, RegistryExtractor
+from tacit.pipeline.reader import (
+    Input,
+    Position,
+    Positions,
+    Reader,
+    RegistryExtractor,
+    list_lines_after,
+)
 from tacit.pipeline.sources import Batch
 from tacit.windows.clock import NONE, TAKEN, Clock, Verdicts
 
@@ -68,6 +75,10 @@ class PartitionReader:
         self._done = self._idle = self._was_idle = False
         self._taken, self._refused = 0, Counter[str]()
         """How many tuples were accepted, and refused by reason, since the job started."""
+        self._reported, self._reported_at = Counter[str](), 0
+        """Unreadable lines after the last row that were reported, by source: positions count rows,
+        so these lines are read again after a restart, perhaps in other batches.
+        """
         positions: Positions = {} if state is None else self._restore(state)
         self._rows = 0
         """Rows read from the source by this object."""
@@ -75,8 +86,10 @@ class PartitionReader:
         """Batches with unreadable lines, and the number of rows up to their ends.
 
         They are reported when those rows are processed, so a restart from a checkpoint reports
-        each line once. Lines of a batch without rows may be reported twice.
+        each line once.
         """
+        self._repeated = Counter(self._reported)
+        """Lines that are read again after a restart although they were reported, by source."""
         self._letter_buffer = io.BytesIO()
         self._dead_letters = DeadLetters.to_file(self._letter_buffer)
         self._reader = Reader(
@@ -115,9 +128,7 @@ class PartitionReader:
             step.batches = list(self._progress_batches())
         else:
             self._process(step, batch)
-        while self._rejected and (self._rejected[0][0] <= self._rows or self._done):
-            _, read = self._rejected.popleft()
-            self._dead_letters.add_lines(self._input.stream, read.source, read.rejected)
+        self._report_unreadable()
         step.dead_letters = self._letter_buffer.getvalue()
         self._letter_buffer.seek(0)
         self._letter_buffer.truncate()
@@ -125,6 +136,21 @@ class PartitionReader:
             self._refused[reason] += times
         self._dead_letters.counts.clear()
         return step
+
+    def _report_unreadable(self) -> None:
+        """Report the unreadable lines of the batches whose rows are processed, each line once."""
+        if self._rows > self._reported_at:  # positions are past all lines before these rows
+            self._reported_at = self._rows
+            self._reported.clear()
+        while self._rejected and (self._rejected[0][0] <= self._rows or self._done):
+            end, read = self._rejected.popleft()
+            known = min(self._repeated[read.source], len(read.rejected))
+            self._repeated[read.source] -= known
+            fresh = read.rejected[known:]
+            self._dead_letters.add_lines(self._input.stream, read.source, fresh)
+            if end == self._rows:
+                after = list_lines_after(read, read.table.num_rows)
+                self._reported[read.source] += len(after) - min(known, len(after))
 
     def _process(self, step: ReaderStep, batch: MergedBatch | None) -> None:
         """Process a batch, or the lack of one."""
@@ -148,6 +174,7 @@ class PartitionReader:
             "was idle": self._was_idle,
             "taken": self._taken,
             "refused": self._refused,
+            "reported": self._reported,
         }
         return SavedState(kept, {"clock": self._clock.state}).to_bytes()
 
@@ -160,6 +187,7 @@ class PartitionReader:
             self._was_idle = bool(kept["was idle"])
             self._taken = int(kept["taken"])
             self._refused.update({reason: int(n) for reason, n in kept["refused"].items()})
+            self._reported.update({source: int(n) for source, n in kept["reported"].items()})
             saved_clock = check_array("clock", saved.arrays["clock"], clock.dtype, clock.shape)
             self._clock = replace(self._clock, state=saved_clock)
             return {
