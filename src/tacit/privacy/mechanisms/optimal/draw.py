@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.kernels import compiled
-from tacit.kernels.threads import run_in_threads, run_in_turn
+from tacit.kernels.threads import run_in_turn
 from tacit.patterns.booleans import spread_square, to_columns
 from tacit.privacy.certainty import Certainty, Shares
 from tacit.privacy.components import Question
@@ -67,7 +67,7 @@ class ChannelProtector(Protector):
             self._contexts, self._questions, None if planned.literal else planned.thresholds
         )
         # Seeded draws must come in the same order every time.
-        self._parallel = run_in_threads if run.noise.private else run_in_turn
+        self._parallel = run.workers.run if run.noise.private else run_in_turn
         self._signals = [
             run.index.columns(component.signals) for component in planned.exposure.components
         ]
