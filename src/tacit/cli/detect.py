@@ -27,6 +27,7 @@ UNPROTECTED: Final = "These answers are true and unprotected: they are for the o
 @options.dead_letters
 @options.subjects
 @options.learn
+@options.threads
 @options.fail_if_refused
 @options.as_json("Print the summary as JSON.")
 @options.as_run
@@ -60,7 +61,14 @@ def detect(given: RunOptions, allowed: float | None, as_json: bool) -> None:
         DeadLetters(given.letters) as letters,
     ):
         evaluator = CountingDetector(checked)
-        run = Run(checked, inputs, evaluator=evaluator, dead_letters=letters, progress=progress)
+        run = Run(
+            checked,
+            inputs,
+            evaluator=evaluator,
+            dead_letters=letters,
+            progress=progress,
+            workers=given.workers,
+        )
         summary = write_answers(run, given.target or "-", given.counts_target)
     click.echo(UNPROTECTED, err=True)
     if as_json:

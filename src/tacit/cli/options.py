@@ -167,6 +167,12 @@ seed: Final = click.option(
     metavar="NUMBER",
     help="Seeded noise, for tests: the answers are NOT PRIVATE.",
 )
+threads: Final = click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="How many threads insert tuples and draw noise; by default one for each core.",
+)
 no_ledger: Final = click.option(
     "--no-ledger",
     is_flag=True,

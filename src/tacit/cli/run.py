@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 @options.dead_letters
 @options.subjects
 @options.learn
+@options.threads
 @options.seed
 @options.ledger(
     "Charge epsilon to this ledger and save checkpoints there: a file, or postgresql://..."
@@ -131,6 +132,7 @@ def run_without_ledger(
             noise=noise,
             dead_letters=letters,
             progress=progress,
+            workers=given.workers,
         )
         target = given.target or "-"
         summary = write_answers(run, target, given.counts_target, protected=noise.private)

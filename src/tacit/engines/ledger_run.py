@@ -105,6 +105,7 @@ def open_run(
     retain: str = RETAIN,
     metrics: str | None = None,
     counts_to: Target | None = None,
+    threads: int | None = None,
     progress: ProgressCallback | None = None,
     **streams: Any,
 ) -> Iterator[Run]:
@@ -118,6 +119,7 @@ def open_run(
     options = replace(
         options, ledger=ledger, name=name, follow=follow, retain=retain, counts_to=counts_to
     )
+    options = replace(options, threads=threads)
     progress = progress or ignore_progress
     with _open(options, to, metrics, progress) as run:
         yield run
@@ -208,6 +210,7 @@ def open_prepared(
             progress=progress,
             retain=options.retain_seconds(),
             reread=reread,
+            workers=options.workers,
         )
 
 

@@ -100,6 +100,7 @@ def detect(
     subjects: Place | None = None,
     learn: str | None = None,
     counts_to: Target | None = None,
+    threads: int | None = None,
     progress: ProgressCallback | None = None,
     **streams: Any,
 ) -> CollectedAnswers:
@@ -112,18 +113,25 @@ def detect(
     With `to` answers are written there and not held in memory: a path such as `answers.parquet` or
     `answers/{consumer}.csv`, or a function that receives Arrow tables. Refused tuples are counted,
     and written to `dead_letters`. `subjects` (a file) or `learn` (a duration) replace the registry.
-    Counts are in `counted()` of the result, or are written to `counts_to`. `progress` is called
-    with the finished share of the work and what is being done.
+    Counts are in `counted()` of the result, or are written to `counts_to`. `threads` are those that
+    insert tuples; by default one for each core. `progress` is called with the finished share of the
+    work and what is being done.
     """
     given = name_sources(sources, streams)
     options = RunOptions(spec, given, None, None, to, dead_letters, subjects, learn)
-    options = replace(options, counts_to=counts_to)
+    options = replace(options, counts_to=counts_to, threads=threads)
     loaded = options.register(options.load())
     inputs = options.open_inputs(loaded)
     options.check_counts(loaded)
     options.check_places()
     with DeadLetters(options.letters) as letters:
-        run = Run(loaded, inputs, dead_letters=letters, progress=progress or ignore_progress)
+        run = Run(
+            loaded,
+            inputs,
+            dead_letters=letters,
+            progress=progress or ignore_progress,
+            workers=options.workers,
+        )
         collected = _collect(run, to, counts_to, protected=False)
     if progress is not None:
         progress(1.0, "done")
@@ -251,6 +259,7 @@ def run(
     retain: str = RETAIN,
     metrics: str | None = None,
     counts_to: Target | None = None,
+    threads: int | None = None,
     progress: ProgressCallback | None = None,
     **streams: Any,
 ) -> CollectedAnswers:
@@ -262,9 +271,10 @@ def run(
     `ledger=False` turns counting off. Without a ledger, each call draws new noise and spends each
     private pattern's epsilon again for every window.
 
-    Counts are in `counted()` of the result, or are written to `counts_to`. With a `seed` answers
-    are reproducible, and not private. `progress` is called with the finished
-    share of the work and what is being done; 1 means that all answers are delivered.
+    Counts are in `counted()` of the result, or are written to `counts_to`. `threads` are those that
+    insert tuples and draw noise; by default one for each core. With a `seed` answers are
+    reproducible, whatever the number of threads, and not private. `progress` is called with the
+    finished share of the work and what is being done; 1 means that all answers are delivered.
     """
     progress = progress or ignore_progress
     given = name_sources(sources, streams)
@@ -272,6 +282,7 @@ def run(
     options = replace(
         options, ledger=ledger, name=name, follow=follow, retain=retain, counts_to=counts_to
     )
+    options = replace(options, threads=threads)
     if options.ledger_place is not None:
         from tacit.engines.ledger_run import collect_run  # it needs an extra
 
@@ -289,6 +300,7 @@ def run(
             noise=noise,
             dead_letters=letters,
             progress=progress,
+            workers=options.workers,
         )
         collected = _collect(started, to, counts_to, protected=noise.private)
     progress(1.0, "done")

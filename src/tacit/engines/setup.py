@@ -21,6 +21,7 @@ from tacit.connectors.openers import open_input
 from tacit.connectors.placeholders import FileTemplate, has_placeholders
 from tacit.durations import parse_duration
 from tacit.errors import OptionError, PlanError, SinkError, SourceError, nearest
+from tacit.kernels.threads import ALL_CORES, Workers
 from tacit.options import command, option
 from tacit.patterns.tree import elements
 from tacit.pipeline.reader import Input
@@ -62,6 +63,8 @@ class RunOptions:
     name: str | None = None
     follow: bool = False
     retain: str = RETAIN
+    threads: int | None = None
+    """The threads that insert tuples and draw noise; None for all cores."""
     counts_to: Target | None = field(default=None, repr=False)
     """Where counts go; by default they stay in memory or in the ledger."""
     allow_paths: Sequence[Path] = ()
@@ -77,6 +80,13 @@ class RunOptions:
         if self.name is not None and not self.name.strip():
             raise OptionError(f"{option('name')}: a run needs a name")
         self.retain_seconds()
+
+    @property
+    def workers(self) -> Workers:
+        """The threads of the run."""
+        if self.threads is not None and self.threads < 1:
+            raise OptionError(f"{option('threads')}: expected at least 1; got {self.threads}")
+        return ALL_CORES if self.threads is None else Workers(self.threads)
 
     def load(self) -> Specification:
         """Read the specification."""

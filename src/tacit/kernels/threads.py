@@ -6,7 +6,8 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 Result = TypeVar("Result")
 
@@ -14,18 +15,36 @@ _pools: dict[int, ThreadPoolExecutor] = {}
 _opening = threading.Lock()
 
 
+CORES: Final = os.cpu_count() or 1
+
+
 def run_in_turn(calls: Sequence[Callable[[], Result]]) -> list[Result]:
     """Call one after the other."""
     return [call() for call in calls]
 
 
-def run_in_threads(calls: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Call at the same time, as far as there are cores; return the results in order.
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The threads that the loops of a run may use at the same time; more than cores are useless."""
+
+    threads: int = CORES
+
+    def run(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+        """Call at the same time, as far as there are threads; return the results in order."""
+        return run_in_threads(calls, self.threads)
+
+
+ALL_CORES: Final = Workers()
+ONE_THREAD: Final = Workers(1)
+
+
+def run_in_threads(calls: Sequence[Callable[[], Result]], most: int = CORES) -> list[Result]:
+    """Call at the same time, in at most so many threads; return the results in order.
 
     Each thread, this one included, takes the next call when it has ended one. If calls fail, the
     first failure is raised when all have ended.
     """
-    threads = min(len(calls), os.cpu_count() or 1)
+    threads = min(len(calls), most, CORES)
     if threads < 2:
         return run_in_turn(calls)
     results: dict[int, Result] = {}
@@ -55,7 +74,5 @@ def _pool() -> ThreadPoolExecutor:
     with _opening:
         if process not in _pools:
             _pools.clear()
-            _pools[process] = ThreadPoolExecutor(
-                max(1, (os.cpu_count() or 2) - 1), thread_name_prefix="loops"
-            )
+            _pools[process] = ThreadPoolExecutor(max(1, CORES - 1), thread_name_prefix="loops")
         return _pools[process]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.kernels import compiled
+from tacit.kernels import compiled, inlined
 
 FALSE = 0
 TRUE = 1
@@ -193,12 +193,51 @@ def to_columns(words: NDArray[np.uint64], types: int) -> NDArray[np.uint64]:
     return columns
 
 
+@inlined
+def transpose_square(square: NDArray[np.uint64], wide: int) -> None:
+    """Transpose 64 by 64 bits: swap halves, then quarters, down to single bits.
+
+    Only the first `wide` rows are needed: after a swap of distance d, others are skipped.
+    """
+    # One call for each distance: constants compile to vector instructions.
+    _swap(square, wide, 32, np.uint64(0xFFFFFFFF))
+    _swap(square, wide, 16, np.uint64(0xFFFF0000FFFF))
+    _swap(square, wide, 8, np.uint64(0xFF00FF00FF00FF))
+    _swap(square, wide, 4, np.uint64(0xF0F0F0F0F0F0F0F))
+    _swap(square, wide, 2, np.uint64(0x3333333333333333))
+    _swap(square, wide, 1, np.uint64(0x5555555555555555))
+
+
+@inlined
+def spread_square(square: NDArray[np.uint64], wide: int) -> None:
+    """Transpose 64 by 64 bits, of which only the first `wide` rows are not zero.
+
+    Swaps go from single bits to halves here: before a swap of distance d, other rows are skipped.
+    """
+    _swap(square, wide, 1, np.uint64(0x5555555555555555))
+    _swap(square, wide, 2, np.uint64(0x3333333333333333))
+    _swap(square, wide, 4, np.uint64(0xF0F0F0F0F0F0F0F))
+    _swap(square, wide, 8, np.uint64(0xFF00FF00FF00FF))
+    _swap(square, wide, 16, np.uint64(0xFFFF0000FFFF))
+    _swap(square, wide, 32, np.uint64(0xFFFFFFFF))
+
+
+@inlined
+def _swap(square: NDArray[np.uint64], wide: int, distance: int, mask: np.uint64) -> None:
+    """Swap the parts of a square that are so far apart, for blocks that begin before `wide`."""
+    shift = np.uint64(distance)
+    for base in range(0, wide, 2 * distance):
+        upper = square[base : base + distance]
+        lower = square[base + distance : base + 2 * distance]
+        for i in range(distance):
+            swap = ((upper[i] >> shift) ^ lower[i]) & mask
+            lower[i] ^= swap
+            upper[i] ^= swap << shift
+
+
 @compiled
 def _transpose(words: NDArray[np.uint64], columns: NDArray[np.uint64]) -> None:
-    """Transpose squares of 64 by 64 bits: swap halves, then quarters, down to single bits.
-
-    After a swap of distance d, the rows of unused types are skipped.
-    """
+    """Transpose squares of 64 by 64 bits."""
     windows, subjects, _ = words.shape
     types = columns.shape[1]
     square = np.empty(64, np.uint64)
@@ -210,19 +249,7 @@ def _transpose(words: NDArray[np.uint64], columns: NDArray[np.uint64]) -> None:
                 for i in range(count):
                     square[i] = words[window, 64 * block + i, first // 64]
                 square[count:] = 0
-                distance = 32
-                mask = np.uint64(0xFFFFFFFF)
-                while distance:
-                    shift = np.uint64(distance)
-                    for base in range(0, wide, 2 * distance):
-                        upper = square[base : base + distance]
-                        lower = square[base + distance : base + 2 * distance]
-                        for i in range(distance):
-                            swap = ((upper[i] >> shift) ^ lower[i]) & mask
-                            lower[i] ^= swap
-                            upper[i] ^= swap << shift
-                    distance >>= 1
-                    mask ^= mask << np.uint64(distance)
+                transpose_square(square, wide)
                 for i in range(wide):
                     columns[window, first + i, block] = square[i]
 

@@ -79,6 +79,7 @@ class Engine:
         windows = compiled.spec.windows
         self.refused = refused
         self._noise = noise or Noise()
+        self._workers = compiled.evaluator.workers
         self.windows = OpenWindows(compiled, make_window_state(compiled, subjects), version)
         self.clock = Clock.initial(
             windows.pane,
@@ -330,7 +331,7 @@ class Engine:
         begin = self.clock.reachable if self.clock.ticking else self.clock.ended
         current = self.windows.version
         if current is not None and version.digest != current.digest:
-            compiled = version.compile(self._noise)
+            compiled = version.compile(self._noise, self._workers)
             self.windows.start_version(self.windows.prepare_version(version, compiled, begin))
         names = list_subjects(version.spec.subjects, version.spec.folder)
         if names:
@@ -403,7 +404,7 @@ class Engine:
         head, parts = _unpack(snapshot)
         versions = [own_version.unpack_or_self(packed) for packed in parts[::2]]
         if versions[0] is not own_version:
-            compiled = versions[0].compile(self._noise)
+            compiled = versions[0].compile(self._noise, self._workers)
             self.windows = OpenWindows(
                 compiled, make_window_state(compiled, Subjects()), versions[0]
             )
@@ -432,7 +433,7 @@ class Engine:
         windows.consumers = head["consumers"]
         windows.protected_from = int(head["sighted"])
         for version, state in zip(versions, states, strict=True):
-            compiled = version.compile(self._noise)
+            compiled = version.compile(self._noise, self._workers)
             window_state = make_window_state(compiled, Subjects())
             WindowSnapshot.from_bytes(state, compiled.spec.fingerprint, window_state)
             window_state.subjects = self.subjects

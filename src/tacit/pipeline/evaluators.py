@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tacit.kernels.threads import ALL_CORES, Workers
 from tacit.patterns.bits import ChainBits
 from tacit.patterns.booleans import to_columns
 from tacit.privacy.certainty import Certainty
@@ -38,6 +39,8 @@ class Evaluator(ABC):
     """Whether answers are protected. Then every subject in a private pattern must be registered."""
     remembers = False
     """Whether it uses what is remembered from the windows before."""
+    workers: Workers = ALL_CORES
+    """The threads of the run."""
 
     def __init__(
         self, names: Sequence[str], queries: Sequence[Queries], consumers: Sequence[str] = ()

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.errors import PrivacyError
+from tacit.kernels.threads import ALL_CORES, Workers
 from tacit.pipeline.evaluators import Evaluator
 from tacit.privacy.certainty import Certainty, CertaintyByPolicy
 from tacit.privacy.count_answers import AnswerCount, AnswerEstimator
@@ -63,12 +64,14 @@ class Release(Evaluator):
         groups: SubjectGroups | None = None,
         count_memories: Mapping[str, CountMemory] = MappingProxyType({}),
         answer_counts: Mapping[str, AnswerCount] = MappingProxyType({}),
+        workers: Workers = ALL_CORES,
     ) -> None:
         queries = tuple(spec.query_patterns.values())
         index = PatternIndex()
         self.private = noise.private
+        self.workers = workers
         self.protectors = [
-            mechanism.start(RunSetup(spec, queries, index, noise, name_policy(number)))
+            mechanism.start(RunSetup(spec, queries, index, noise, name_policy(number), workers))
             for number, mechanism in enumerate(mechanisms)
         ]
         self.remembers = any(protector.remembers for protector in self.protectors)

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from tacit.answers.answers import Answers
 from tacit.answers.rows import answer_schema
+from tacit.kernels.threads import ALL_CORES, Workers
 from tacit.ledger.none import NoLease, NoLedger
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.compiled_spec import CompiledSpec
@@ -73,7 +74,8 @@ class Run:
     Releases are charged and stored there until all `sinks` have them, and deleted after `retain`
     seconds. `reread` reads the specification and the plan again for `reload`. `now` is the wall
     clock. `progress` is called between batches; it never gets 1, because the caller closes the
-    sinks.
+    sinks. `workers` are the threads that insert tuples and draw noise; the answers' law is the same
+    for any number of them.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Run:
         retain: float | None = None,
         reread: Callable[[], SpecVersion] | None = None,
         now: Callable[[], float] = time.time,
+        workers: Workers = ALL_CORES,
     ) -> None:
         ledger = ledger or NoLedger()
         durable = not isinstance(ledger, NoLedger)
@@ -101,9 +104,11 @@ class Run:
         version = None if plan is None else SpecVersion(spec, plan)
         if version is not None:
             version.check()
-        compiled = (
-            CompiledSpec(spec, evaluator, recorded) if version is None else version.compile(noise)
-        )
+        if version is not None:
+            compiled = version.compile(noise, workers)
+        else:
+            compiled = CompiledSpec(spec, evaluator, recorded)
+            compiled.evaluator.workers = workers
         self.inputs = with_content(inputs)
         check_inputs(compiled, self.inputs)
         check_different(self.inputs, resumable=durable)

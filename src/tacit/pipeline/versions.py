@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tacit.errors import StateError, TacitError
 from tacit.events.areas import Area
+from tacit.kernels.threads import ALL_CORES, Workers
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.definitions import format_definition
 from tacit.pipeline.release import Release, name_policy
@@ -45,7 +46,7 @@ class SpecVersion:
         """Raise PlanError if they do not fit together."""
         self.plan.check(self.spec)
 
-    def compile(self, noise: Noise) -> CompiledSpec:
+    def compile(self, noise: Noise, workers: Workers = ALL_CORES) -> CompiledSpec:
         """Compile the specification with the plan's mechanisms."""
         plan = self.plan
         release = Release(
@@ -56,6 +57,7 @@ class SpecVersion:
             self.groups,
             plan.count_memories,
             plan.answer_counts,
+            workers,
         )
         return CompiledSpec(self.spec, release, self.plan.columns)
 

@@ -116,7 +116,9 @@ class WindowState:
         self.settled = True
         """Whether all subjects are registered for the whole schedule."""
         automaton = evaluator.automaton if self.sliding is None else None
-        self.panes = Panes(size, capacity, len(subjects), evaluator.ordered_types, automaton)
+        self.panes = Panes(
+            size, capacity, len(subjects), evaluator.ordered_types, automaton, evaluator.workers
+        )
         self.tuples = Tuples(size, evaluator.attributes, evaluator.compared_types)
         self._numbers = np.empty(0, np.int32)
         """The number of each subject's policy; computed when it is first needed."""

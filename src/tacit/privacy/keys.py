@@ -8,15 +8,22 @@ from numpy.typing import NDArray
 from tacit.kernels import compiled
 
 _FREE = -1
+_NARROW = 12
+"""Keys of at most so many bits are looked up in a table of all of them."""
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 
 
 class KeyTable:
-    """Numbers distinct keys from 0 on; keys are compared in full, not by hash."""
+    """Numbers distinct keys from 0 on; keys are compared in full, not by hash.
 
-    def __init__(self, width: int) -> None:
+    If keys have few `bits`, there is a table of all of them instead of a hash table.
+    """
+
+    def __init__(self, width: int, bits: int | None = None) -> None:
         self.known = np.empty((0, width), np.uint64)
         self._table = np.full(1024, _FREE, np.int32)
+        narrow = bits is not None and bits <= _NARROW
+        self._direct = np.full(1 << bits if bits is not None and narrow else 0, _FREE, np.int32)
 
     def __len__(self) -> int:
         return len(self.known)
@@ -24,7 +31,9 @@ class KeyTable:
     def look_up(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Return the number of each key, or -1 for a key that was not added."""
         found = np.empty(len(keys), np.int32)
-        if keys.shape[1] == 1:
+        if len(self._direct):
+            _find_direct(keys.reshape(-1), self._direct, found)
+        elif keys.shape[1] == 1:
             _find_one(keys.reshape(-1), self.known.reshape(-1), self._table, found)
         else:
             _find(keys, self.known, self._table, found)
@@ -32,6 +41,8 @@ class KeyTable:
 
     def add(self, keys: NDArray[np.uint64]) -> None:
         """Add distinct keys that are not in the table yet."""
+        if len(self._direct):
+            self._direct[keys[:, 0]] = np.arange(len(self.known), len(self.known) + len(keys))
         self.known = np.concatenate([self.known, keys])
         if 2 * len(self.known) > len(self._table):
             size = 1 << (4 * len(self.known)).bit_length()
@@ -84,6 +95,14 @@ def _find(
             place = (place + np.uint64(1)) & mask
             number = table[place]
         found[i] = number
+
+
+@compiled
+def _find_direct(
+    keys: NDArray[np.uint64], direct: NDArray[np.int32], found: NDArray[np.int32]
+) -> None:
+    for i in range(len(keys)):
+        found[i] = direct[keys[i]]
 
 
 @compiled

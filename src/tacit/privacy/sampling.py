@@ -28,7 +28,7 @@ _LARGEST = 127
 _EVERY = np.array([~np.uint64(0)])
 """All lanes."""
 _USUAL_OCTETS = 2
-"""Random bytes that a draw needs on average; more are drawn if necessary."""
+"""Random bytes that a draw gets in advance if the source is seeded; more are drawn if necessary."""
 _USUAL_WORDS = 12
 """Random words that nearly always decide all 64 lanes; more are drawn if necessary."""
 _NO_ROW = -1
@@ -84,11 +84,18 @@ class Sampler:
         done = 0
         while done < len(flat):
             left = len(flat) - done
-            octets = self.source.draw_octets(min(_BLOCK, 8 * left, 8 + _USUAL_OCTETS * left))
+            octets = self.source.draw_octets(min(_BLOCK, 8 * left, 8 + self._expect_octets(left)))
             done = _look_up(flat, drawn, done, octets, self._guide, self._sums, self._shifts)
             if done == _NO_ROW:
                 raise PrivacyError(f"the rows to draw from must be between 0 and {self.rows - 1}")
         return symbols
+
+    def _expect_octets(self, draws: int) -> int:
+        """Return about how many random bytes some draws need: nearly always one each.
+
+        A seed gives the same draws as ever, so there this number may not change.
+        """
+        return draws + draws // 4 if self.private else _USUAL_OCTETS * draws
 
     def __repr__(self) -> str:
         note = "" if self.private else ", NOT PRIVATE: the source is seeded"

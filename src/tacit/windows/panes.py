@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial, reduce
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import Mistake, SpecificationError
 from tacit.kernels import compiled
+from tacit.kernels.threads import ONE_THREAD, Workers, run_in_turn
 from tacit.patterns.bits import ChainBits
 from tacit.patterns.lists import EventLists
 from tacit.windows.automaton import StreamingAutomaton
@@ -29,6 +32,10 @@ from tacit.windows.runs import RUN, find_extent
 _RING_BYTES = 1 << 20
 """A ring of at most this size stays in the processor's cache."""
 _MOST_WINDOWS = 256
+_PARALLEL: Final = 1 << 16
+"""Fewer tuples than this are inserted by one thread."""
+_MOST_RINGS: Final = 4
+"""The most threads that insert at the same time: each has a ring of its own."""
 _MOST_BYTES = 16 << 30
 """Rings larger than this are refused."""
 
@@ -122,12 +129,16 @@ class Panes:
         slots: int,
         ordered_types: NDArray[np.uint64],
         automaton: ChainBits | None = None,
+        workers: Workers = ONE_THREAD,
     ) -> None:
         self.size = size
         self.slots = slots
         self.ordered_types = ordered_types
         self._has_ordered = bool(ordered_types.any())
+        self._workers = workers
         self._ring = np.zeros((capacity, slots, len(ordered_types)), dtype=np.uint64)
+        self._others: list[NDArray[np.uint64]] = []
+        """The rings of other threads. A window has the events of all rings."""
         self._buffer = EventBuffer(size, ordered_types)
         self._automaton = (
             None if automaton is None else StreamingAutomaton(size, capacity, slots, automaton)
@@ -145,7 +156,7 @@ class Panes:
         if slots <= before:
             return
         ring = np.zeros((capacity, max(slots, 2 * before), words), dtype=np.uint64)
-        ring[:, :before] = self._ring
+        ring[:, :before] = self._merge()
         self._ring = ring
         if self._automaton is not None:
             self._automaton.grow(ring.shape[1])
@@ -161,17 +172,52 @@ class Panes:
     ) -> None:
         """Insert the accepted tuples from `begin` to `end` into their windows."""
         each, runs = verdicts.each, verdicts.runs
-        _insert(slots, times, masks, each, runs, begin, end, self.size, self._ring)
+        place = partial(_insert, slots, times, masks, each, runs)
+        parallel = end - begin >= _PARALLEL and self._workers.threads > 1
         if not self._has_ordered:
+            rings = self._find_rings() if parallel else [self._ring]
+            edges = _divide(begin, end, len(rings))
+            self._workers.run(
+                [
+                    partial(place, first, last, self.size, ring)
+                    for (first, last), ring in zip(pairwise(edges), rings, strict=True)
+                ]
+            )
             return
-        added = self._buffer.add(BufferPiece(slots, times, masks, each).cut(begin, end))
+        piece = BufferPiece(slots, times, masks, each).cut(begin, end)
+        calls = [partial(self._advance, piece), partial(place, begin, end, self.size, self._ring)]
+        if parallel:
+            self._workers.run(calls)
+        else:
+            run_in_turn(calls)
+
+    def _advance(self, piece: BufferPiece) -> None:
+        """Buffer ordered events, and advance the automaton."""
+        added = self._buffer.add(piece)
         if self._automaton is not None:
             self._automaton.advance(added)
+
+    def _find_rings(self) -> list[NDArray[np.uint64]]:
+        """Return a ring for each thread; one for all if rings would not stay in the cache."""
+        if self._ring.nbytes > 2 * _RING_BYTES:
+            return [self._ring]
+        while len(self._others) < min(self._workers.threads, _MOST_RINGS) - 1:
+            self._others.append(np.zeros_like(self._ring))
+        return [self._ring, *self._others]
+
+    def _merge(self) -> NDArray[np.uint64]:
+        """Merge all rings into the first, and return it."""
+        if self._others:
+            self._ring = reduce(np.bitwise_or, [self._ring, *self._others])
+            self._others = []
+        return self._ring
 
     def pop(self, first: int, count: int) -> ClosedPanes:
         """Remove and return `count` windows from `first` on, at most as many as the ring has."""
         words = np.empty((count, self.slots, self._ring.shape[2]), dtype=np.uint64)
         _pop(self._ring, first, words)
+        for ring in self._others:
+            _pop_more(ring, first, words)
         if not self._has_ordered:
             return ClosedPanes(first, words, *self._buffer.no_events())
         if self._automaton is None:
@@ -184,7 +230,7 @@ class Panes:
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return the state as plain arrays."""
-        state: dict[str, NDArray[np.generic]] = {"ring": self._ring[:, : self.slots]}
+        state: dict[str, NDArray[np.generic]] = {"ring": self._merge()[:, : self.slots]}
         state |= self._buffer.state()
         if self._automaton is not None:
             state |= self._automaton.state(self.slots)
@@ -192,11 +238,17 @@ class Panes:
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Restore what `state` returned."""
-        self._ring = np.array(state["ring"], dtype=np.uint64)
+        self._ring, self._others = np.array(state["ring"], dtype=np.uint64), []
         self._buffer.restore(state)
         if self._automaton is not None:
             self._automaton.restore(state)
         self.slots = self._ring.shape[1]
+
+
+def _divide(begin: int, end: int, parts: int) -> list[int]:
+    """Divide tuples into parts of about the same size that begin with a run."""
+    inner = [(begin + (end - begin) * part // parts) // RUN * RUN for part in range(1, parts)]
+    return [begin, *(max(begin, edge) for edge in inner), end]
 
 
 @compiled
@@ -267,4 +319,15 @@ def _pop(ring: NDArray[np.uint64], first: int, words: NDArray[np.uint64]) -> Non
         for slot in range(words.shape[1]):
             for word in range(words.shape[2]):
                 words[window, slot, word] = ring[place, slot, word]
+        ring[place] = 0
+
+
+@compiled
+def _pop_more(ring: NDArray[np.uint64], first: int, words: NDArray[np.uint64]) -> None:
+    """Move the windows from `first` on out of another ring, and add their events."""
+    for window in range(len(words)):
+        place = (first + window) % len(ring)
+        for slot in range(words.shape[1]):
+            for word in range(words.shape[2]):
+                words[window, slot, word] |= ring[place, slot, word]
         ring[place] = 0

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tacit.engines.sharded.layout import Layout
 from tacit.errors import StateError
 from tacit.events.subjects import Subjects
+from tacit.kernels.threads import ONE_THREAD
 from tacit.ledger.accounts import Amounts, Key
 from tacit.ledger.charges import Account
 from tacit.ledger.zones import Zones
@@ -83,8 +84,15 @@ class ShardedJob:
 
     @cached_property
     def compiled(self) -> CompiledSpec:
-        """The compiled specification; noise comes from the machine's own source."""
-        return self.version.compile(Noise()) if self.protected else CompiledSpec(self.version.spec)
+        """The compiled specification; noise comes from the machine's own source.
+
+        A task has one core: the others have tasks of their own.
+        """
+        if self.protected:
+            return self.version.compile(Noise(), ONE_THREAD)
+        compiled = CompiledSpec(self.version.spec)
+        compiled.evaluator.workers = ONE_THREAD
+        return compiled
 
     @property
     def words(self) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tacit.kernels.threads import ALL_CORES, Workers
 from tacit.patterns.tree import Pattern
 from tacit.privacy.answer_tables import AnswerTable
 from tacit.privacy.certainty import Certainty
@@ -152,6 +153,7 @@ class RunSetup:
     noise: Noise
     policy: str
     """A name for the policy, under which its draws are saved."""
+    workers: Workers = ALL_CORES
 
 
 class NamedChannel(NamedTuple):

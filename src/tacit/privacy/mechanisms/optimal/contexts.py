@@ -94,7 +94,7 @@ class Contexts:
         self._thresholds = thresholds
         self._words = -(-self.parts // 64)
         self._sampler = noise.new_sampler()
-        self._keys = KeyTable(max(1, -(-self._signals // 64)))
+        self._keys = KeyTable(max(1, -(-self._signals // 64)), self._signals)
         self._most_blocks = 1
         nothing, zero = np.empty(0, np.int64), np.zeros(1, np.int64)
         self._blocks = _BlockTables(zero, nothing, zero, nothing, nothing, nothing, nothing)
@@ -130,7 +130,8 @@ class Contexts:
             if numbers.min(initial=0) < 0:
                 self._add_new(self._new, signals, numbers, windows)
             self._new.pass_windows(len(signals))
-        other = np.flatnonzero(numbers < 0)
+        none_other = numbers.min(initial=0) >= 0
+        other = np.empty(0, np.int64) if none_other else np.flatnonzero(numbers < 0)
         width = max(self._most_blocks, self._book.blocks if len(other) else 1)
         codes = np.full((len(numbers), width), _NONE, np.int32)
         rows = np.empty(codes.size, np.int64)
@@ -242,6 +243,26 @@ class Contexts:
                 self._book.answer(other, drawn.signals, drawn.codes, own)
                 words[other] |= own[other, 0] << np.uint64(begin)
 
+    @property
+    def table_sizes(self) -> tuple[int, int]:
+        """The number of codes, and of contexts with channels of their own."""
+        return self._codes, len(self._contexts)
+
+    def list_entries(self) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        """Return the answers of all parts, as bits, and how likely each part is.
+
+        Both are for each code of a context with one block, and then for each context without a
+        symbol. All parts must fit into a word.
+        """
+        decided = self._decided[:-1, 0]
+        owners = np.repeat(
+            [number for number, context in enumerate(self._contexts) for _ in context.blocks],
+            [design.channel.table.shape[1] for c in self._contexts for _, design in c.blocks],
+        ).astype(np.int64)
+        sure = np.stack([self._sure(part)[:-1] for part in range(self.parts)], axis=1)
+        answers = np.concatenate([self._readings[:, 0] | decided[owners], decided])
+        return answers, np.concatenate([self._posterior[:-1], sure])
+
     def weigh(
         self, drawn: DrawnSymbols, part: int, likely: NDArray[np.float64], *, true: bool = True
     ) -> None:
@@ -289,11 +310,17 @@ class Contexts:
         values = np.arange(1 << self._width)
         rows = np.full((len(contexts), len(values)), _NONE, np.int64)
         codes = np.full(len(contexts), _NONE, np.int32)
+        choices: dict[tuple[int, ...], NDArray[np.int64]] = {}
         for place, context in enumerate(contexts):
             if len(context.blocks) == 1:
                 number = self._blocks.blocks[first + place]
                 block, _ = context.blocks[0]
-                choice = sum(((values >> v) & 1) << n for n, v in enumerate(block.variables))
+                choice = choices.get(block.variables)
+                if choice is None:
+                    choice = np.zeros_like(values)
+                    for n, variable in enumerate(block.variables):
+                        choice |= ((values >> variable) & 1) << n
+                    choices[block.variables] = choice
                 rows[place] = self._blocks.first_row[number] + block.place[choice]
                 codes[place] = self._blocks.first_code[number]
         self._direct = _append_rows(self._direct, rows)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.kernels import compiled
-from tacit.kernels.threads import run_in_threads, run_in_turn
-from tacit.patterns.booleans import to_columns
+from tacit.kernels.threads import run_in_turn
+from tacit.patterns.booleans import spread_square, to_columns
 from tacit.privacy.certainty import Certainty, Shares
 from tacit.privacy.components import Question
 from tacit.privacy.mechanisms.mechanism import (
@@ -24,6 +24,7 @@ from tacit.privacy.mechanisms.mechanism import (
     WindowBits,
 )
 from tacit.privacy.mechanisms.optimal.contexts import Contexts, DrawnSymbols
+from tacit.privacy.mechanisms.optimal.symbol_decoder import SymbolDecoder
 from tacit.privacy.prices import Claim
 
 if TYPE_CHECKING:
@@ -62,8 +63,11 @@ class ChannelProtector(Protector):
                 planned.component_channels, planned.books, planned.planned, strict=True
             )
         ]
+        self._decoder = SymbolDecoder(
+            self._contexts, self._questions, None if planned.literal else planned.thresholds
+        )
         # Seeded draws must come in the same order every time.
-        self._parallel = run_in_threads if run.noise.private else run_in_turn
+        self._parallel = run.workers.run if run.noise.private else run_in_turn
         self._signals = [
             run.index.columns(component.signals) for component in planned.exposure.components
         ]
@@ -84,13 +88,16 @@ class ChannelProtector(Protector):
                 for contexts, (signals, variables) in inputs
             ]
         )
-        parts = self._answers(drawn, windows, slots, own)
         shape = (len(windows.bits), len(self._questions), windows.bits.shape[2])
         certainty = SymbolCertainty(
             self._contexts, drawn, self._questions, len(windows.bits), slots
         )
         result = np.empty(shape, np.uint64)
         result[:, self._exact] = windows.bits[:, self._exact_columns]
+        if own is None and self._decoder.can_decode(drawn):
+            self._decoder.decode(drawn, windows.slots, result)
+            return result, certainty
+        parts = self._answers(drawn, windows, slots, own)
         for component, (queries, numbers) in enumerate(self._single):
             result[:, queries] = parts[component][:, numbers]
         for query in self._several:
@@ -215,15 +222,31 @@ class SymbolCertainty(Certainty):
 
 
 @compiled
-def _split(whole: NDArray[np.uint64], widths: NDArray[np.int64], found: NDArray[np.uint64]) -> None:
-    """Split words into numbers of the given widths, from the lowest bit on."""
-    begin = np.uint64(0)
-    for part in range(len(widths)):
-        width = np.uint64(widths[part])
-        mask = ~np.uint64(0) if width == 64 else (np.uint64(1) << width) - np.uint64(1)
-        for i in range(len(whole)):
-            found[part, i, 0] = (whole[i] >> begin) & mask
-        begin += width
+def _gather(
+    bits: Columns,
+    columns: NDArray[np.int64],
+    widths: NDArray[np.int64],
+    slots: int,
+    found: NDArray[np.uint64],
+) -> None:
+    """Turn bit columns into words by subject, and split them into numbers of the given widths."""
+    square = np.empty(64, np.uint64)
+    for window in range(len(bits)):
+        for word in range(bits.shape[2]):
+            for column in range(len(columns)):
+                square[column] = bits[window, columns[column], word]
+            square[len(columns) :] = np.uint64(0)
+            spread_square(square, len(columns))
+            first = window * slots + 64 * word
+            count = min(64, slots - 64 * word)
+            begin = np.uint64(0)
+            for part in range(len(widths)):
+                width = np.uint64(widths[part])
+                mask = ~np.uint64(0) if width == 64 else (np.uint64(1) << width) - np.uint64(1)
+                own = found[part, first : first + count]
+                for i in range(count):
+                    own[i] = (square[i] >> begin) & mask
+                begin += width
 
 
 @compiled
@@ -271,11 +294,13 @@ def gather_each(
             for one in columns
         ]
     # Transpose the bits once for all, then split them.
-    whole = gather_words(windows, [n for one in columns for n in one], slots, own)
-    found = np.zeros((len(columns), len(windows.bits) * len(slots), 1), np.uint64)
-    if whole.size:
-        _split(whole.reshape(-1), np.array([len(one) for one in columns]), found)
-    return list(found)
+    whole = np.array([n for one in columns for n in one], np.int64)
+    widths = np.array([len(one) for one in columns], np.int64)
+    found = np.empty((len(columns), len(windows.bits) * windows.slots), np.uint64)
+    _gather(windows.bits, whole, widths, windows.slots, found)
+    if own is not None:
+        found = found.reshape(len(columns), len(windows.bits), -1)[:, :, slots]
+    return list(found.reshape(len(columns), -1, 1))
 
 
 def gather_words(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.kernels.threads import run_in_threads, run_in_turn
+from tacit.kernels.threads import run_in_turn
 from tacit.privacy.certainty import Certainty, Shares
 from tacit.privacy.components import Question
 from tacit.privacy.mechanisms.mechanism import (
@@ -143,7 +143,7 @@ class MemoryProtector(Protector):
         for one in self._filters:
             one.wants_gains = planned.pacing is not None
         # Seeded draws must come in the same order every time.
-        self._parallel = run_in_threads if run.noise.private else run_in_turn
+        self._parallel = run.workers.run if run.noise.private else run_in_turn
         forget = 0.5 ** (run.spec.windows.pane / HALF_LIFE)
         self._learners = [StepLearner(one, forget) for one in self._filters]
         self._threshold_learner = ThresholdLearner(
