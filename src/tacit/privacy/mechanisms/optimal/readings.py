@@ -7,14 +7,17 @@ its number is a *code*. Codes are stored from -2 downwards; -1 stands for no sym
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.kernels import compiled
+from tacit.kernels.threads import run_in_threads
 from tacit.privacy.components import Component
 from tacit.privacy.mechanisms.optimal.part_tables import (
     Bits,
@@ -32,6 +35,8 @@ Codes = NDArray[np.int32]
 
 _TABULATED: Final = 6
 """Up to this many signals, the answers of a part are tabulated."""
+_SHARED: Final = 1 << 16
+"""From so many posteriors on, all cores count them."""
 FIRST_CODE: Final = -2
 """How code 0 is stored; the next ones are below it."""
 
@@ -177,19 +182,29 @@ class SymbolReadings:
 
         With a `majority`, answers are literal: they count as posteriors of 0 and 1.
         """
-        _count(
-            signals,
-            values,
-            codes,
-            windows,
-            self.chances if majority is None else self.likelihoods,
-            *self.tables.arrays,
-            *self._own,
-            np.nan if majority is None else majority,
-            LEVELS,
-            counts.true,
-            counts.false,
-        )
+        parts = len(counts.true)
+        number = 1 if parts * len(signals) < _SHARED else min(parts, os.cpu_count() or 1)
+        bounds = [parts * n // number for n in range(number + 1)]
+        calls = [
+            partial(
+                _count,
+                begin,
+                end,
+                signals,
+                values,
+                codes,
+                windows,
+                self.chances if majority is None else self.likelihoods,
+                *self.tables.arrays,
+                *self._own,
+                np.nan if majority is None else majority,
+                LEVELS,
+                counts.true,
+                counts.false,
+            )
+            for begin, end in pairwise(bounds)
+        ]
+        run_in_threads(calls)  # each counts other parts
 
     @cached_property
     def _own(self) -> tuple[Whole, Whole]:
@@ -426,6 +441,8 @@ def _weigh_by_table(
 
 @compiled
 def _count(
+    first_part: int,
+    end_part: int,
     signals: Words,
     values: Words,
     codes: Codes,
@@ -443,10 +460,10 @@ def _count(
     true: Floats,
     false: Floats,
 ) -> None:
-    """Add each row's windows to the level of each part's posterior."""
+    """Add each row's windows to the level of each part's posterior, for some parts."""
     one, low = np.uint64(1), np.uint64(63)
     for i in range(len(signals)):
-        for part in range(len(first_cofactor) - 1):
+        for part in range(first_part, end_part):
             likely = part_probability(
                 part,
                 signals[i],
