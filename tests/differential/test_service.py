@@ -23,7 +23,7 @@ from tacit.ledger.tables import RELEASES
 from tacit.patterns.tree import elements
 from tacit.planning.planner import plan_without_history
 from tacit.service.console import views
-from tacit.service.console.maps import AreaFigure
+from tacit.service.console.maps import AreaFigure, collect_figures
 from tacit.service.roles import Role
 from tacit.service.routes import answers, row_files
 from tacit.service.server import ServerOptions
@@ -258,7 +258,7 @@ def test_responses_that_count_tuples_are_found(tmp_path: Path) -> None:
     """Planted faults: rows end with as many blanks as there were tuples, and a map shows them."""
     world = counting_world()
     known: list[Service] = []
-    format_rows, collect_figures = row_files.format_rows, views.collect_figures
+    format_rows = row_files.format_rows
 
     def count() -> int:
         run = known[-1].state.run

@@ -187,6 +187,7 @@ def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
         for name in ("late", "fleets"):  # the second is planned again after the first
             card = operator.locator(f".card:has(h2:has-text('query {name}'))")
             expect(card.locator("button:has-text('Approve')")).to_be_visible(timeout=300_000)
+            assert find_violations(operator) == []
             card.locator("input[name=note]").fill("from now on")
             if name == "fleets":
                 card.locator("input[name=tell]").check()

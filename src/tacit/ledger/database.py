@@ -27,10 +27,7 @@ _SUFFIXES: Final = ("-wal", "-journal")
 class Database:
     """The database with the tables of a ledger. It is safe to use from several threads."""
 
-    def __init__(
-        self, place: str, *, create: bool = True, read_only: bool = False, page_size: int = 4096
-    ) -> None:
-        """Open it; a new SQLite file has pages of so many bytes."""
+    def __init__(self, place: str, *, create: bool = True, read_only: bool = False) -> None:
         self.read_only = read_only
         self._place = place
         if "://" in place:
@@ -44,7 +41,7 @@ class Database:
         else:
             path = Path(place).expanduser()
             self.name = str(path)
-            self._engine = _sqlite(path, create=create, read_only=read_only, page_size=page_size)
+            self._engine = _sqlite(path, create=create, read_only=read_only)
         self.sqlite = self._engine.dialect.name == "sqlite"
 
     @contextmanager
@@ -107,7 +104,7 @@ class Database:
         return explain(self.name, error, detail)
 
 
-def _sqlite(path: Path, *, create: bool, read_only: bool, page_size: int) -> sa.Engine:
+def _sqlite(path: Path, *, create: bool, read_only: bool) -> sa.Engine:
     if not path.exists() and (read_only or not create):
         creator = command("tacit run --ledger", "tacit.run(..., ledger=...)")
         raise LedgerError(f"there is no ledger at {path}; {creator} creates one")
@@ -121,7 +118,6 @@ def _sqlite(path: Path, *, create: bool, read_only: bool, page_size: int) -> sa.
     @sa.event.listens_for(engine, "connect")
     def connect(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # we begin transactions ourselves
-        connection.execute(f"PRAGMA page_size = {page_size:d}")
         connection.execute(f"PRAGMA {'query_only = ON' if read_only else 'journal_mode = WAL'}")
         connection.execute("PRAGMA synchronous = FULL")
         # A checkpoint holds raw events: old contents must not stay in free pages.

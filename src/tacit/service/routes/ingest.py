@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Annotated, Final
 
 import pyarrow as pa
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Header, Path, Request
+from fastapi import APIRouter, Depends, Header, Path, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from tacit.service.access import require
@@ -62,7 +63,11 @@ class Acknowledgement(BaseModel):
 @router.post(
     "/{stream}/tuples",
     summary="Send tuples",
-    responses=problem_responses(401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
+    response_class=Response,
+    responses={
+        200: {"model": Acknowledgement},
+        **problem_responses(401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
+    },
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -99,7 +104,7 @@ async def send_tuples(
             description="Who counts, if several senders share a token.",
         ),
     ] = "",
-) -> Acknowledgement:
+) -> Response:
     """Send tuples to a stream. The response comes when they are on disk.
 
     Lines that cannot be read go to the dead letters. Under pressure the response is 429 with
@@ -128,7 +133,8 @@ async def send_tuples(
         raise Problem(429, str(error), headers=_SOON) from error
     except SequenceError as error:
         raise Problem(409, str(error), expected=error.expected) from error
-    return Acknowledgement(stream=stream, sequence=tacit_sequence, duplicate=not new)
+    body = {"stream": stream, "sequence": tacit_sequence, "duplicate": not new}
+    return Response(json.dumps(body), media_type="application/json")
 
 
 def _check_stream(state: ServiceState, principal: Principal, stream: str) -> None:
