@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import random
 import shutil
@@ -10,8 +11,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
@@ -53,6 +56,60 @@ def _leash() -> list[str]:
     """What makes a process end with the one that started it, where there is such a program."""
     program = shutil.which("setpriv")
     return [program, "--pdeathsig", "KILL", "--"] if program else []
+
+
+class Proxy:
+    """A proxy before a cluster: it adds a path, and wants a token."""
+
+    TOKEN: Final = "Bearer secret"
+
+    def __init__(self, port: int) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._forward()
+
+            def do_POST(self) -> None:
+                self._forward()
+
+            def do_PATCH(self) -> None:
+                self._forward()
+
+            def _forward(self) -> None:
+                size = int(self.headers.get("Content-Length") or 0)
+                body = self.rfile.read(size)
+                if self.headers["Authorization"] != Proxy.TOKEN:
+                    self._answer(401, b"<html>who are you?</html>")
+                    return
+                if not self.path.startswith("/flink/"):
+                    self._answer(404, b"<html>what?</html>")
+                    return
+                cluster = http.client.HTTPConnection("localhost", port, timeout=_TIMEOUT)
+                kind = {"Content-Type": self.headers.get("Content-Type", "application/json")}
+                cluster.request(self.command, self.path.removeprefix("/flink"), body, kind)
+                answer = cluster.getresponse()
+                self._answer(answer.status, answer.read())
+                cluster.close()
+
+            def _answer(self, status: int, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json; charset=UTF-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                pass
+
+        self._server = ThreadingHTTPServer(("localhost", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.address = f"http://localhost:{self._server.server_port}/flink"
+
+    def close(self) -> None:
+        """Stop it."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 class StandaloneCluster:

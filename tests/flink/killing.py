@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -57,6 +58,7 @@ class Feeder(threading.Thread):
             )
             with path.open("ab") as file:
                 file.write(frame.write_ndjson().encode())
+                file.write(f"{{ {self.steps}\n".encode())  # not JSON
         self.steps += 1
 
     def stop(self) -> None:
@@ -68,16 +70,16 @@ class Feeder(threading.Thread):
 class Driver:
     """`tacit submit`, as a process."""
 
-    def __init__(self, folder: Path, cluster: StandaloneCluster, sources: list[Path]) -> None:
+    def __init__(self, folder: Path, address: str, sources: list[Path]) -> None:
         self.folder = folder
         self.answers = folder / "answers.jsonl"
-        self._cluster = cluster
+        self._address = address
         self._command = [
             str(Path(sys.executable).with_name("tacit")),
             "submit",
             str(folder / "home.yaml"),
             *map(str, sources),
-            *("--mechanism", "uniform", "--follow", "--cluster", cluster.address),
+            *("--mechanism", "uniform", "--follow", "--cluster", address),
             *("--to", str(self.answers), "--folder", str(folder / "home.job")),
             *("--set", "execution.checkpointing.interval=500 ms"),
             *("--set", "restart-strategy.type=fixed-delay"),
@@ -100,7 +102,7 @@ class Driver:
         self._run(
             [
                 *(self._command[0], "submit", "--attach", "--name", "home"),
-                *("--cluster", self._cluster.address, "--folder", str(self.folder / "home.job")),
+                *("--cluster", self._address, "--folder", str(self.folder / "home.job")),
             ]
         )
 
@@ -153,7 +155,10 @@ class Driver:
 
 
 def check(driver: Driver, sources: list[Path]) -> pl.DataFrame:
-    """Every window is there once, in order; what is public is true; the ledger is sound."""
+    """Every window is there once, in order; what is public is true; the ledger is sound.
+
+    And every line that cannot be read has one dead letter.
+    """
     answers = driver.read()
     assert answers is not None
     assert answers["id"].to_list() == list(range(answers.height))
@@ -166,6 +171,16 @@ def check(driver: Driver, sources: list[Path]) -> pl.DataFrame:
         verdict = verify(ledger)
     assert verdict.passed, verdict.faults
     assert verdict.releases == len(windows)
+    files = (driver.folder / "home.job" / "letters").glob("*.jsonl")
+    letters = [json.loads(line) for path in files for line in path.read_bytes().splitlines()]
+    for path in sources:
+        numbers = [
+            int(letter["raw"].removeprefix("{ "))
+            for letter in letters
+            if (letter["reason"], letter["source"]) == ("not JSON", str(path))
+        ]
+        assert sorted(numbers) == list(range(len(numbers)))
+        assert len(numbers) > len(windows)
     spec = load(driver.folder / "home.yaml")
     run = Run(spec, assign(spec, [("home", open_source(path)) for path in sources]))
     true = plain(pl.concat([pl.DataFrame(part.table()) for part in run]))
@@ -178,12 +193,12 @@ def check(driver: Driver, sources: list[Path]) -> pl.DataFrame:
     return answers
 
 
-def prepare(folder: Path, cluster: StandaloneCluster, seed: int) -> tuple[Feeder, Driver]:
+def prepare(folder: Path, address: str, seed: int) -> tuple[Feeder, Driver]:
     """Sources that grow, and a job over them that is not started yet."""
     (folder / "home.yaml").write_text(SPEC + PRIVATE)
     (folder / "subjects.txt").write_text("".join(f"p{n}\n" for n in range(PEOPLE)))
     feeder = Feeder(folder, seed)
-    return feeder, Driver(folder, cluster, feeder.paths)
+    return feeder, Driver(folder, address, feeder.paths)
 
 
 def killed(
@@ -194,7 +209,7 @@ def killed(
     With `rescaled`, the job is then stopped and resumed with another parallelism.
     """
     random = Random(seed)
-    feeder, driver = prepare(folder, cluster, seed)
+    feeder, driver = prepare(folder, cluster.address, seed)
     machines = drivers = 0
     driver.start(2)
     feeder.start()

@@ -5,21 +5,34 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pytest
 
-from tests.flink.cluster import StandaloneCluster, flink_home
+from tests.flink.cluster import Proxy, StandaloneCluster, flink_home
 from tests.flink.killing import Driver, check, prepare
 
 
-def test_windows_go_on_without_the_driver(cluster: StandaloneCluster, tmp_path: Path) -> None:
+@pytest.fixture
+def proxy(cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy before the cluster; drivers know its token."""
+    monkeypatch.setenv("FLINK_REST_CLIENT_HEADERS", f"Authorization: {Proxy.TOKEN}")
+    started = Proxy(cluster.port)
+    yield started
+    started.close()
+
+
+def test_windows_go_on_without_the_driver(
+    cluster: StandaloneCluster, proxy: Proxy, tmp_path: Path
+) -> None:
     """The driver and a TaskManager are killed together, and nobody helps.
 
-    Then the job is watched again, stopped by Flink's own command, and resumed from there.
-    `make soak` kills more often.
+    Then the job is watched again, stopped by Flink's own command, and resumed from there. Drivers
+    reach the cluster through a proxy. `make soak` kills more often.
     """
-    feeder, driver = prepare(tmp_path, cluster, 31)
+    feeder, driver = prepare(tmp_path, proxy.address, 31)
     driver.start(2, "--detach")
     assert driver.process is not None
     assert driver.process.wait(240) == 0, driver.log

@@ -35,6 +35,8 @@ _READ_SECONDS: Final = 0.1
 """Seconds between two reads of the staged files."""
 _ROOM_SECONDS: Final = 1.0
 """Seconds to wait for a slow sink at a time."""
+_CLOSE_SECONDS: Final = 60.0
+"""Seconds to wait for a commit or delivery at the end; Flink gives a task three minutes."""
 _PACE_SECONDS: Final = 0.05
 """Seconds between two looks at the progress of readers."""
 
@@ -79,7 +81,8 @@ class Releaser:
         self._charged: dict[str, int] = {}
         self._exhausted = 0
         self._released_at: float | None = None
-        self._written = JobStatus()
+        self.status = JobStatus()
+        """What was written to the status file last."""
 
     def __enter__(self) -> Releaser:
         try:
@@ -111,9 +114,19 @@ class Releaser:
         """Whether the input has ended and every window is in the ledger."""
         return self._collector.finished
 
+    @property
+    def delivered(self) -> bool:
+        """Whether all sinks have everything that is in the ledger."""
+        return self._delivery.is_done(0)
+
     def release(self) -> bool:
-        """Release the windows that are complete; return whether there were any."""
+        """Release the windows that are complete; return whether there were any.
+
+        Nothing is released while a sink is far behind.
+        """
         self._delivery.check()
+        if not self._delivery.has_room(_ROOM_SECONDS):
+            return False
         self._collector.take(self._staged.read_lines())
         try:
             windows = self._collector.release()
@@ -126,8 +139,6 @@ class Releaser:
         self._staged.drop(self._collector.next_window)
         if windows:
             self._released_at = time.time()
-        while not self._delivery.has_room(_ROOM_SECONDS):
-            self._delivery.check()
         self._write_status(finished=False)
         return windows > 0
 
@@ -163,9 +174,9 @@ class Releaser:
             dict(refusals.reasons),
             finished,
         )
-        if status != self._written:
+        if status != self.status:
             status.write(self._folders.status)
-            self._written = status
+            self.status = status
         return status
 
 
@@ -183,12 +194,13 @@ class ReleaserThread(threading.Thread):
         """Release until the input ends."""
         try:
             with Releaser(self._folders) as releaser:
-                while not self._stopping.is_set() and not releaser.finished:
+                while not (releaser.finished and releaser.delivered):
+                    if self._stopping.is_set():
+                        return
                     if not releaser.release():
                         self._stopping.wait(_READ_SECONDS)
-                    self._on_status(JobStatus.read(self._folders.status))
-                if releaser.finished:
-                    self._on_status(releaser.complete())
+                    self._on_status(releaser.status)
+                self._on_status(releaser.complete())
         except BaseException as error:  # the task raises it
             self._error = error
 
@@ -198,9 +210,9 @@ class ReleaserThread(threading.Thread):
             raise self._error
 
     def stop(self) -> None:
-        """Stop, and wait until everything is closed."""
+        """Stop, and wait until everything is closed, if that does not take too long."""
         self._stopping.set()
-        self.join()
+        self.join(_CLOSE_SECONDS)
 
 
 class PaceThread(threading.Thread):

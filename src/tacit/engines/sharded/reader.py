@@ -146,11 +146,11 @@ class PartitionReader:
             end, read = self._rejected.popleft()
             known = min(self._repeated[read.source], len(read.rejected))
             self._repeated[read.source] -= known
-            fresh = read.rejected[known:]
-            self._dead_letters.add_lines(self._input.stream, read.source, fresh)
+            fresh = replace(read, rejected=read.rejected[known:])
+            self._dead_letters.add_lines(self._input.stream, read.source, fresh.rejected)
             if end == self._rows:
-                after = list_lines_after(read, read.table.num_rows)
-                self._reported[read.source] += len(after) - min(known, len(after))
+                after = list_lines_after(fresh, fresh.table.num_rows)
+                self._reported[read.source] += len(after)
 
     def _process(self, step: ReaderStep, batch: MergedBatch | None) -> None:
         """Process a batch, or the lack of one."""
