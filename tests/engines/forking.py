@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_PATIENCE: Final = 300
+"""Seconds after which a child that is waited for is killed."""
 
 
 def _child(output: str, arguments: list[str]) -> None:
@@ -52,13 +57,24 @@ def _import_everything() -> None:
     load_kernels()
 
 
+def _wait(pid: int) -> int:
+    """Wait for a child; kill it if it takes too long."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
 def serve(child: Callable[[str, list[str]], None]) -> None:
     """Answer requests until standard input ends; `child` runs in the forks."""
     for line in sys.stdin:
         first, *rest = json.loads(line)
         if first == "wait":
-            _, status = os.waitpid(rest[0], 0)
-            print(os.waitstatus_to_exitcode(status), flush=True)
+            print(_wait(rest[0]), flush=True)
             continue
         pid = os.fork()
         if not pid:
