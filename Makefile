@@ -92,7 +92,7 @@ clean:
 .venv/.demo: requirements-demo.lock pyproject.toml | $(UV)
 	@echo "Installing what the demo needs, in .venv ..."
 	@$(UV) venv --quiet --clear --no-project --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
-	@sed -n '/^\(llvmlite\|numba\|numpy\)==/,/[^\\]$$/p' requirements-demo.lock >.venv/compiler.lock
+	@sed -En '/^(llvmlite|numba|numpy)==/,/[^\\]$$/p' requirements-demo.lock >.venv/compiler.lock
 	@$(UV) pip sync --python .venv --require-hashes .venv/compiler.lock
 	@echo "Compiling hot loops for this machine while the rest is installed ..."
 	@for helper in 1 2; do PYTHONPATH=src $(RUN)/python -m tacit.kernels $$$$ demo:answers demo:planning \

@@ -1,12 +1,14 @@
-"""Publish what Zigbee2MQTT would publish in three homes: python devices.py [--seconds 120]."""
+"""Publish what Zigbee2MQTT would publish in three homes: python devices.py [--seconds N]."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import time
+from contextlib import suppress
 
 from paho.mqtt.client import Client, MQTTv5
 from paho.mqtt.enums import CallbackAPIVersion
@@ -34,7 +36,7 @@ def readings() -> dict[str, dict[str, object]]:
 def main() -> None:
     """Publish a reading of every device about twice a second."""
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--seconds", type=float, default=120)
+    arguments.add_argument("--seconds", type=float, default=math.inf, help="stop after so many")
     arguments.add_argument("--port", type=int, default=1883)
     given = arguments.parse_args()
     client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTv5)
@@ -43,12 +45,14 @@ def main() -> None:
     except OSError:
         sys.exit(f"no broker answers at localhost:{given.port}: start it as README.md says")
     client.loop_start()
+    print("The devices of three homes publish. Ctrl-C stops them.", flush=True)
     end = time.time() + given.seconds
-    while time.time() < end:
-        for home in HOMES:
-            for device, payload in readings().items():
-                client.publish(f"{home}/{device}", json.dumps(payload), qos=1)
-        time.sleep(0.5)
+    with suppress(KeyboardInterrupt):
+        while time.time() < end:
+            for home in HOMES:
+                for device, payload in readings().items():
+                    client.publish(f"{home}/{device}", json.dumps(payload), qos=1)
+            time.sleep(0.5)
     client.disconnect()
     client.loop_stop()
 

@@ -1,20 +1,22 @@
-"""Produce the positions of ten taxis: python drive.py [--seconds 120]."""
+"""Produce the positions of ten taxis until stopped: python drive.py [--seconds N]."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import time
+from contextlib import suppress
 
 from confluent_kafka import KafkaException, Producer
 
 
 def main() -> None:
-    """Drive about, each taxi for itself; some stop at the hospital."""
+    """Produce for as long as asked for."""
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--seconds", type=float, default=120)
+    arguments.add_argument("--seconds", type=float, default=math.inf, help="stop after so many")
     arguments.add_argument("--servers", default="localhost:9092")
     given = arguments.parse_args()
     producer = Producer({"bootstrap.servers": given.servers, "log_level": 0})
@@ -22,8 +24,15 @@ def main() -> None:
         producer.list_topics(timeout=10)
     except KafkaException:
         sys.exit(f"no broker answers at {given.servers}: start it as README.md says")
+    print("Ten taxis produce their positions. Ctrl-C stops them.", flush=True)
+    with suppress(KeyboardInterrupt):
+        drive(producer, given.seconds)
+
+
+def drive(producer: Producer, seconds: float) -> None:
+    """Drive about, each taxi for itself; some stop at the hospital."""
     speeds = {f"taxi-{number:02}": 40.0 for number in range(1, 11)}
-    end = time.time() + given.seconds
+    end = time.time() + seconds
     while time.time() < end:
         for taxi, speed in speeds.items():
             speeds[taxi] = min(max(speed + random.uniform(-15, 15), 0), 80)

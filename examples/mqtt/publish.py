@@ -1,12 +1,14 @@
-"""Publish the positions of ten taxis: python publish.py [--seconds 120 | --text TEXT]."""
+"""Publish the positions of ten taxis: python publish.py [--seconds N | --text TEXT]."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from paho.mqtt.client import Client, MQTTv5
@@ -31,9 +33,9 @@ def connect(user: str, port: int) -> Client:
 
 
 def main() -> None:
-    """Drive about, each taxi for itself; some stop at the hospital."""
+    """Publish for as long as asked for."""
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--seconds", type=float, default=120)
+    arguments.add_argument("--seconds", type=float, default=math.inf, help="stop after so many")
     arguments.add_argument("--port", type=int, default=1883)
     arguments.add_argument("--text", help="publish this once instead, as if it were a position")
     given = arguments.parse_args()
@@ -41,8 +43,18 @@ def main() -> None:
     if given.text is not None:
         client.publish("taxis/taxi-01/position", given.text, qos=1).wait_for_publish(30)
         given.seconds = 0
+    else:
+        print("Ten taxis publish their positions. Ctrl-C stops them.", flush=True)
+    with suppress(KeyboardInterrupt):
+        drive(client, given.seconds)
+    client.disconnect()
+    client.loop_stop()
+
+
+def drive(client: Client, seconds: float) -> None:
+    """Drive about, each taxi for itself; some stop at the hospital."""
     speeds = {f"taxi-{number:02}": 40.0 for number in range(1, 11)}
-    end = time.time() + given.seconds
+    end = time.time() + seconds
     while time.time() < end:
         for taxi, speed in speeds.items():
             speeds[taxi] = min(max(speed + random.uniform(-15, 15), 0), 80)
@@ -55,8 +67,6 @@ def main() -> None:
             # Quality of service 1: what the broker has acknowledged reaches the engine.
             client.publish(f"taxis/{taxi}/position", json.dumps(row), qos=1)
         time.sleep(0.5)
-    client.disconnect()
-    client.loop_stop()
 
 
 if __name__ == "__main__":

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
+
+from tests.engines.forking import Forks
 
 SUBJECTS = [f"p{n}" for n in range(5)]
 SPEC = """
@@ -44,51 +46,50 @@ def add(folder: Path, minute: int) -> None:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`tacit run` over the folder of files that lies in this one."""
-    command = [sys.executable, "-m", "tacit", "run", "spec.yaml", "files", "--follow"]
-    with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(
-            [*command, "--ledger", "spent.db", "--to", "answers.jsonl"], cwd=folder, stderr=log
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait(60)
+def running(folder: Path, forks: Forks) -> Iterator[int]:
+    """`tacit run` over the folder of files that lies in this one: the number of its process."""
+    pid = forks.start(
+        folder / "log", "run", folder / "spec.yaml", folder / "files", "--follow",
+        "--ledger", folder / "spent.db", "--to", folder / "answers.jsonl",
+    )  # fmt: skip
+    ended = False
+    try:
+        yield pid
+        os.kill(pid, signal.SIGTERM)
+        ended = True
+        assert forks.wait(pid) == 0, (folder / "log").read_text()
+    finally:
+        if not ended:
+            os.kill(pid, signal.SIGKILL)
+            forks.wait(pid)
 
 
-def wait_for(process: subprocess.Popen[bytes], folder: Path, windows: int) -> None:
+def wait_for(folder: Path, windows: int) -> None:
     """Wait until so many windows were answered."""
     answers, deadline = folder / "answers.jsonl", time.monotonic() + 120
     while not answers.exists() or answers.read_bytes().count(b"\n") < windows * 2 * len(SUBJECTS):
-        assert process.poll() is None, (folder / "log").read_text()
         assert time.monotonic() < deadline, (folder / "log").read_text()
         time.sleep(0.05)
 
 
-def test_a_folder_is_followed_over_stops_without_loss(tmp_path: Path) -> None:
+def test_a_folder_is_followed_over_stops_without_loss(tmp_path: Path, forks: Forks) -> None:
     """A run that follows files is killed in `make soak`, and one on MQTT in `test_crashes`."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     files = tmp_path / "files"
     files.mkdir()
     for minute in range(3):
         add(files, minute)
-    with running(tmp_path) as process:
-        wait_for(process, tmp_path, 2)
+    with running(tmp_path, forks):
+        wait_for(tmp_path, 2)
         add(files, 3)
-        wait_for(process, tmp_path, 3)
-        process.terminate()
-        assert process.wait(60) == 0
+        wait_for(tmp_path, 3)
     (files / "000.parquet").unlink()  # answered long ago
     for minute in range(4, 6):
         add(files, minute)  # while nobody reads
-    with running(tmp_path) as process:
-        wait_for(process, tmp_path, 5)
+    with running(tmp_path, forks):
+        wait_for(tmp_path, 5)
         add(files, 6)
-        wait_for(process, tmp_path, 6)
-        process.terminate()
-        assert process.wait(60) == 0
+        wait_for(tmp_path, 6)
     answers = pl.read_ndjson(tmp_path / "answers.jsonl")
     found = answers.group_by("window_start", "subject", "query").len()
     assert found.height == answers.height == 6 * len(SUBJECTS) * 2

@@ -16,7 +16,7 @@ from numba import types as numba_types
 from tacit.cli.main import main
 from tacit.cli.warm import show_compilation
 from tacit.kernels import needs
-from tacit.kernels.ahead import KernelSignature
+from tacit.kernels.ahead import KernelSignature, _find
 from tacit.kernels.needs import find_kernels, read_recorded_runs
 from tacit.kernels.signatures import format_type, parse_type
 from tests.kernels.programs import MODULE, Programs, environment
@@ -43,6 +43,20 @@ with compile_beside(wanted, helpers=2):
     while len(list(Path(%r).rglob("*.nbc"))) < 8 and time.monotonic() < until:
         time.sleep(0.05)
 print(compile_ahead(wanted, helpers=0), sum(sums.total.stats.cache_misses.values()))
+"""
+
+
+FEATURES = """
+import os, runpy, sys
+from tacit.kernels import needs
+from tacit.kernels.ahead import KernelSignature as S
+wanted = {
+    "demo:answers": [S("sums.total", ("int64[1C]",))],
+    "demo:planning": [S("not_installed.total", ("int64[1C]",)), S("sums.total", ("int32[1C]",))],
+}
+needs.find_kernels = lambda features: [kernel for one in features for kernel in wanted[one]]
+sys.argv = ["kernels", str(os.getppid()), *wanted]
+runpy.run_module("tacit.kernels", run_name="__main__")
 """
 
 
@@ -109,6 +123,22 @@ def test_a_helper_stops_when_its_process_is_gone(tmp_path: Path) -> None:
 
     help_process("1" if Path("/proc/self").exists() else "0")
     assert kept(tmp_path / "cache") == 0
+
+
+def test_kernels_of_features_are_compiled_as_far_as_their_modules_are_there(
+    programs: Programs, tmp_path: Path
+) -> None:
+    """As `make demo` does while it installs packages."""
+    programs.run(FEATURES, tmp_path / "cache")
+    assert kept(tmp_path / "cache") == 2
+
+
+@pytest.mark.parametrize("part", ["planning", "answers"])
+def test_the_kernels_of_the_demo_exist(part: str) -> None:
+    """If this fails, kernels have changed: `make kernels` records them again."""
+    recorded = find_kernels({f"demo:{part}"})
+    assert len(recorded) > 10
+    assert [signature for signature, _ in _find(recorded)] == recorded
 
 
 def test_advice_that_does_not_fit_is_passed_over(programs: Programs, tmp_path: Path) -> None:
