@@ -10,15 +10,23 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from numpy.typing import NDArray
 
 import tacit
 from tacit.connectors.openers import open_sink
+from tacit.evaluation.baselines.count_series import CountSetting
+from tacit.evaluation.count_release import PacedCounts
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.statement import read_statement
 from tacit.ledger.verification import verify
 from tacit.pipeline.versions import SpecVersion
+from tacit.planning.count_models import follow_history
 from tacit.planning.planner import find_count_limit
+from tacit.privacy.count_channels import CountChannel
+from tacit.privacy.count_memory import CountHistory
+from tacit.privacy.mechanisms.counts import CountRelease
 from tacit.privacy.prices import NANO
+from tacit.privacy.randomness import SeededSource
 
 Patch = pytest.MonkeyPatch
 WINDOW, DAY = 3600, 24
@@ -212,3 +220,93 @@ def test_groups_that_history_does_not_have_are_like_the_others() -> None:
     error = (both["estimate"] - both["true"]).abs().mean()
     assert isinstance(error, float)
     assert error < 2.5
+
+
+def test_a_run_releases_what_the_comparison_of_counts_simulates() -> None:
+    """The comparison with baselines does not run the engine; with the same seed both agree."""
+    text = SPEC.replace("epsilon: 1}", "epsilon: 3, limit: 3 per day}")
+    spec = load("\n".join(line for line in text.splitlines() if "fleets" not in line) + "\n")
+    history, data = rows(0, 6, 1), rows(6, 3, 2)
+    plan = tacit.plan(spec, history)
+    true = [
+        tacit.detect(spec, part).counted()["count"].to_numpy().astype(np.float64)
+        for part in (history, data)
+    ]
+    setting = CountSetting(true[0].reshape(-1, DAY), TAXIS)
+    simulated = PacedCounts().choose(setting, 3.0)
+    assert simulated.memory is not None
+    assert simulated.memory.to_dict() == plan.count_memories["stops"].to_dict()
+    found = tacit.run(spec, data, plan=plan, seed=5, ledger="a.db").counted()
+    local = found["window_start"].dt.timestamp("us").to_numpy()
+    zeros = np.zeros((len(local), 1), np.int64)
+    detected = true[1].astype(np.int64).reshape(-1, 1)
+    series = CountHistory(("",), local, zeros, zeros + TAXIS, detected)
+    steps = list(
+        follow_history(simulated.memory, series, WINDOW * 10**6, Fraction(3), SeededSource(5))
+    )
+    np.testing.assert_allclose(found["estimate"], [step.value[0] for _, step in steps])
+    drawn = [spent > 0 for spent, _ in steps]
+    assert found["count"].is_not_null().to_list() == drawn
+    assert 3 < sum(drawn) < len(drawn)
+    errors = [
+        np.abs(simulated.release(true[1], setting, 3.0, np.random.default_rng(n)).counts - true[1])
+        for n in range(20)
+    ]
+    error = (found["estimate"] - pl.Series(true[1])).abs().mean()
+    assert error == pytest.approx(float(np.mean(errors)), rel=0.3)  # one run against twenty
+
+
+def left_out_of(data: pl.DataFrame, place: str, monkeypatch: Patch) -> tuple[Any, ...]:
+    """Who is left out, drawn and charged if the same counts are released, whatever is true."""
+
+    def constant(channel: CountChannel, counts: NDArray[np.int64], _: object) -> Any:
+        return np.full_like(counts, 20)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CountChannel, "draw", constant)
+        found = tacit.run("spec.yaml", data, plan="plan.json", ledger=place).counted()
+    charges = [spent(place, taxi) for taxi in ("t0", "t33")]
+    rows = found.select("left_out", "subjects", "method", "low", "high", "^estimate.*$")
+    return rows.rows(), charges
+
+
+def change_private_events(data: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """Other taxis stop in other windows; public events and times are the same."""
+    other = pl.Series(np.random.default_rng(seed).permutation([0, 0, 2] * data.height))
+    public = pl.col("kind") == 1
+    return data.with_columns(
+        kind=pl.when(public).then("kind").otherwise(other.head(data.height)).cast(pl.Int64)
+    )
+
+
+@pytest.mark.parametrize("spend", ["paced", "every"])
+def test_who_is_left_out_follows_from_public_events_and_earlier_releases(
+    spend: str, monkeypatch: Patch
+) -> None:
+    text = LIMITED.replace("limit: 3 per day}", f"limit: 3 per day, spend: {spend}}}")
+    tacit.plan(load(text), rows(0, 4, 1), mechanism="uniform", out="plan.json")
+    data = rows(4, 1, 2)
+    other = change_private_events(data, 3)
+    assert not data.equals(other)
+    told = left_out_of(data, "a.db", monkeypatch)
+    assert any(row[0] for row in told[0])
+    assert any(not row[0] for row in told[0])
+    assert left_out_of(other, "b.db", monkeypatch) == told
+    draw, price = CountRelease.draw, CountRelease._price_rows
+
+    def leave_out(self: CountRelease, windows: Any, policies: Any, *rest: Any) -> Any:
+        """Leave those out who do not have the pattern: they would not be missed."""
+        column = windows.bits[0, self._status.columns[0]].view(np.uint8)
+        has = np.unpackbits(column, bitorder="little", count=len(policies)).view(np.bool_)
+        return draw(self, windows, np.where(has, policies, policies + 1), *rest)
+
+    def save(self: CountRelease, count: int, windows: Any) -> Any:
+        """Save the charge where few have the pattern."""
+        true = int(np.bitwise_count(windows.bits[0, self._status.columns[count]]).sum())
+        return price(self, count, windows) * (true > TAXIS // 3)
+
+    for name, mutant in (("draw", leave_out), ("_price_rows", save)):
+        with monkeypatch.context() as patched:
+            patched.setattr(CountRelease, name, mutant)
+            found = left_out_of(data, f"{name}.db", monkeypatch)
+            assert left_out_of(other, f"{name}2.db", monkeypatch) != found

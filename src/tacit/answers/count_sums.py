@@ -80,18 +80,14 @@ class WeighedPlan:
 
         A subject without a group belongs to the group with an empty name.
         """
+        return add_windows(self.sum_windows(tables, groups), per)
+
+    def sum_windows(
+        self, tables: Iterable[pa.Table], groups: Mapping[str, str] | None
+    ) -> pl.DataFrame:
+        """Sum the answers of each table by window, query and group."""
         parts = [self._sum_table(table, groups) for table in tables if table.num_rows]
-        cells = pl.concat(parts) if parts else self._sum_table(_empty(), groups)
-        start = pl.col("window") // _HOUR * _HOUR if per == "hour" else pl.col("window")
-        return (
-            cells.group_by(start.alias("start"), "query", "group")
-            .agg(
-                pl.col("end").max(),
-                pl.col("window").n_unique().cast(pl.Int64).alias("windows"),
-                pl.col(SUMS).sum(),
-            )
-            .sort(KEYS)
-        )
+        return pl.concat(parts) if parts else self._sum_table(_empty(), groups)
 
     def _sum_table(self, table: pa.Table, groups: Mapping[str, str] | None) -> pl.DataFrame:
         """Sum the answers of a table by window, query and group."""
@@ -182,6 +178,20 @@ class WeighedPlan:
             "unknown_likely": likely * unknown,
         }
         return {name: np.asarray(term, np.float64) for name, term in terms.items()}
+
+
+def add_windows(cells: pl.DataFrame, per: Per) -> pl.DataFrame:
+    """Add the sums of windows up to periods."""
+    start = pl.col("window") // _HOUR * _HOUR if per == "hour" else pl.col("window")
+    return (
+        cells.group_by(start.alias("start"), "query", "group")
+        .agg(
+            pl.col("end").max(),
+            pl.col("window").n_unique().cast(pl.Int64).alias("windows"),
+            pl.col(SUMS).sum(),
+        )
+        .sort(KEYS)
+    )
 
 
 def check_columns(names: Sequence[str]) -> None:

@@ -48,9 +48,10 @@ _PEGASUS: Final = tuple(
     for tolerance in (1.0, 5.0, 25.0)
 )
 _RESCUE_DP: Final = tuple(
-    RescueDp(phi=phi, p_max=most, largest=largest, theta=theta)
+    RescueDp(phi=phi, p_max=most, largest=largest, theta=theta, ahead=ahead)
     for phi in (0.02, 0.05, 0.2)
-    for most, largest in ((0.1, 0.2), (0.6, 0.2), (0.6, 1.0))
+    for most in (0.1, 0.6)
+    for largest, ahead in ((0.2, True), (1.0, False))
     for theta in (0.5, 2.0, 10.0)
 )
 METHODS: Final[tuple[CountMethod, ...]] = (

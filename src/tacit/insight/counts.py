@@ -8,12 +8,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import polars as pl
 import pyarrow as pa
 
 from tacit.answers.collection import CollectedAnswers
 from tacit.answers.count_estimates import LEVEL, CountEstimates, Method, check_options, estimate
 from tacit.answers.count_model import CountModel
-from tacit.answers.count_sums import COLUMNS, OPTIONAL, Per, WeighedPlan, check_columns
+from tacit.answers.count_sums import (
+    COLUMNS,
+    OPTIONAL,
+    Per,
+    WeighedPlan,
+    add_windows,
+    check_columns,
+)
 from tacit.connectors.files import open_source
 from tacit.engines.local import detect, run
 from tacit.errors import OptionError
@@ -86,6 +94,18 @@ def fit_counts(
     The plan is run over history several times, with seeded noise.
     """
     check_options(per)
+    return fit_periods(plan, (per,), *history, by=by, progress=progress, **streams)[per]
+
+
+def fit_periods(
+    plan: Plan,
+    periods: Sequence[Per],
+    *history: Any,
+    by: Grouping = None,
+    progress: ProgressCallback | None = None,
+    **streams: Any,
+) -> dict[Per, CountModel]:
+    """Measure the models of several periods on the same runs over history."""
     progress = progress or ignore_progress
     if plan.written is not None:
         raise OptionError(
@@ -98,13 +118,29 @@ def fit_counts(
         for n in range(_ROUNDS + 1)
     ]
     true = detect(plan.spec, *history, progress=steps[0], **streams)
-    sums = [
-        weighed.sum(_simulate(plan, seed, history, streams, steps[seed]), groups, per)
-        for seed in range(1, _ROUNDS + 1)
+    rounds = [
+        _add_periods(weighed.sum_windows(found, groups), periods)
+        for found in (
+            _simulate(plan, seed, history, streams, steps[seed]) for seed in range(1, _ROUNDS + 1)
+        )
     ]
-    truth = weighed.sum(open_tables(true), groups, per)
+    truth = _add_periods(weighed.sum_windows(open_tables(true), groups), periods)
     progress(1.0, "done")
-    return CountModel.fit(sums, truth, len(weighed.queries), per, grouped=groups is not None)
+    return {
+        per: CountModel.fit(
+            [one[per] for one in rounds],
+            truth[per],
+            len(weighed.queries),
+            per,
+            grouped=groups is not None,
+        )
+        for per in periods
+    }
+
+
+def _add_periods(cells: pl.DataFrame, periods: Sequence[Per]) -> dict[Per, pl.DataFrame]:
+    """Add the sums of windows up to those of each period."""
+    return {per: add_windows(cells, per) for per in periods}
 
 
 def _simulate(

@@ -49,6 +49,9 @@ class RescueDp:
     derivative: float = 0.0
     memory: int = 3
     """How many errors the integral part averages."""
+    ahead: bool = True
+    """Whether an error is compared with the noise that the next step could have, as published;
+    otherwise with the noise of this sample, which is often better."""
     name: str = "RescueDP"
 
     def release(
@@ -68,7 +71,9 @@ class RescueDp:
 
         def compute_growth(sample: Sample) -> float:
             error = controller.add(sample.step, abs(sample.value - sample.predicted))
-            possible = max(min(find_left(sample.step + 1, sample.spent), most), least)
+            possible = float(sample.spent[-1])
+            if self.ahead:
+                possible = max(min(find_left(sample.step + 1, sample.spent), most), least)
             return float(self.theta * (1 - (error * possible) ** 2))
 
         return release_samples(counts, setting, random, choose_epsilon, compute_growth)
