@@ -50,6 +50,7 @@ def test_answers_are_seen_once_over_random_kills_of_the_engine_and_the_broker(
         *("run", f"{tmp_path}/spec.yaml", "--ledger", f"{tmp_path}/ledger"),
         f"kafka://{kafka.secure}/{feed.topic}?config={config}&{feed.options}",
         *("--to", f"kafka://{kafka.secure}/{topic}?config={config}"),
+        *("--dead-letters", f"{tmp_path}/refused.jsonl"),
     ]
     rows = tuples(0, 2400)
     random = Random(5)
@@ -59,6 +60,7 @@ def test_answers_are_seen_once_over_random_kills_of_the_engine_and_the_broker(
         for step in range(40):
             for part in range(3):
                 feed.send(rows[60 * step + part : 60 * (step + 1) : 3], part)
+            feed.send_raw(b"junk %d" % step)
             if step in kills:
                 time.sleep(random.uniform(0, 1))
                 os.kill(engine, signal.SIGKILL)
@@ -68,9 +70,11 @@ def test_answers_are_seen_once_over_random_kills_of_the_engine_and_the_broker(
                 kafka.stop()
                 kafka.start()
         wait(lambda: len(receiver.received()) >= 14 * (2400 // 60 - 3))
+        wait(lambda: len(set(letters(tmp_path))) == 40)
     finally:
         os.kill(engine, signal.SIGKILL)
         forks.wait(engine)
+    assert sorted(letters(tmp_path)) == sorted(f"junk {step}" for step in range(40))
     found = receiver.received()
     truth = detected(tmp_path, rows)
     answers = {(row["window_start"], row["subject"], row["query"]): row for row in found}
@@ -111,6 +115,12 @@ def test_partitions_are_merged_by_event_time_and_resumed_where_each_was(
                     break
         positions = json.loads(json.dumps(reader.positions))
     assert times == [row["at"] * 1000 for row in rows]
+
+
+def letters(folder: Path) -> list[str]:
+    """The messages in the dead letters."""
+    lines = (folder / "refused.jsonl").read_text().splitlines()
+    return [json.loads(line)["raw"] for line in lines]
 
 
 def wait(until: Any, patience: float = 60) -> None:
