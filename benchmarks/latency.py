@@ -212,7 +212,7 @@ def latency(setting: Setting) -> Iterator[Finding | Skipped]:
             folder = Path(text)
             try:
                 ends = _open_ends(name, folder, stack)
-            except _skipped() as reason:
+            except skip_reason() as reason:
                 yield Skipped(f"latency, {name}", str(reason))
                 continue
             with closing(ends):
@@ -228,7 +228,7 @@ def latency(setting: Setting) -> Iterator[Finding | Skipped]:
         )
 
 
-def _skipped() -> type[BaseException]:
+def skip_reason() -> type[BaseException]:
     """Return what is raised where a server is not installed."""
     import pytest
 

@@ -30,7 +30,7 @@ from tacit.pipeline.sinks import ReleaseBatch, Sink
 from tacit.pipeline.sources import Batch, Rejected, Source
 from tests.processes import FORKSERVER
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 MANY = 16_000
 """Tuples of 6 kB each: 92 MiB, more than a source may hold."""
 SUBJECTS = ("plain", 'quo"ted', "new\nline", "a,b", "Ärger 😀", "")

@@ -68,7 +68,8 @@ class KafkaFeed(Feed):
     def add_partitions(self, count: int) -> None:
         """From now on the topic has so many partitions."""
         admin = AdminClient(settings(self.servers, self.config))
-        for done in admin.create_partitions([NewPartitions(self.topic, count)]).values():
+        wanted = [NewPartitions(self.topic, count)]
+        for done in admin.create_partitions(wanted, request_timeout=20).values():
             done.result(20)
 
     def produce(

@@ -110,3 +110,28 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         DeadLetters(tmp_path)
     with pytest.raises(SinkError, match="No such file or directory"):
         DeadLetters(tmp_path / "no" / "dead.jsonl", always=True)
+
+
+def test_entries_after_a_checkpoint_are_removed_when_a_run_resumes(tmp_path: Path) -> None:
+    path = tmp_path / "dead.jsonl"
+    with DeadLetters(path, keep=True) as letters:
+        letters.add_lines("gps", "a.jsonl", [Rejected(1, "not JSON", "first")])
+        mark = letters.sync()
+        letters.add_lines("gps", "a.jsonl", [Rejected(2, "not JSON", "second")])
+    with DeadLetters(path, keep=True) as letters:
+        letters.rewind(json.loads(json.dumps(mark)))
+        assert letters.sync() == mark
+        letters.add_lines("gps", "a.jsonl", [Rejected(2, "not JSON", "second")])
+    assert [letter["raw"] for letter in read(path)] == ["first", "second"]
+
+
+def test_another_file_is_left_as_it_is(tmp_path: Path) -> None:
+    """Such as one that took the place of a file that was moved away."""
+    path = tmp_path / "dead.jsonl"
+    with DeadLetters(path, keep=True) as letters:
+        letters.add_lines("gps", "a.jsonl", [Rejected(1, "not JSON", "first")])
+        mark = letters.sync()
+    path.rename(tmp_path / "moved.jsonl")
+    path.write_text("x" * 10_000)
+    DeadLetters(path, keep=True).rewind(mark)
+    assert path.stat().st_size == 10_000

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from tacit.connectors.files import open_source
 from tacit.events.columntypes import ColumnTypes
+from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import EventBatch, Rows
-from tacit.pipeline.compiled_spec import SourceColumns
-from tacit.pipeline.reader import Input, Reader
-from tacit.pipeline.sources import Batch, Source
+from tacit.pipeline.compiled_spec import CompiledSpec, SourceColumns
+from tacit.pipeline.deadletters import DeadLetters
+from tacit.pipeline.reader import Input, Positions, Reader, RegistryExtractor
+from tacit.pipeline.sources import Batch, Rejected, Source
 from tacit.spec.yaml_reader import loads
 from tacit.windows.jumps import Jumps
 
@@ -89,8 +95,62 @@ def test_what_waits_is_neither_counted_nor_acknowledged_and_is_read_by_the_lates
         places += zip(batch.slots.tolist(), batch.times.tolist(), strict=True)
         if places[-1] == TUPLES[1]:
             assert source.safe == [0, 1]
-            assert reader.positions["s=single"] == {"token": 1, "rows": 1, "progress": 1}
+            assert reader.positions["s=single"] == {
+                "token": 1,
+                "rows": 1,
+                "progress": 1,
+                "lines": 0,
+            }
             extractor.words = 2
     assert places == [*TUPLES[:-1], (-3, 900)]
     assert source.safe == [*range(6)]
-    assert reader.positions["s=single"] == {"token": 5, "rows": 1, "progress": 502}
+    assert reader.positions["s=single"] == {
+        "token": 5,
+        "rows": 1,
+        "progress": 502,
+        "lines": 0,
+    }
+
+
+SUBJECTS = Subjects()
+SUBJECTS.add(pa.array(["0", "1"]))
+EXTRACTOR = RegistryExtractor(CompiledSpec(SPEC), SUBJECTS)
+LINES = b"""{"who": 0, "at": 1}
+junk 1
+{"who": 1, "at": 2}
+junk 2
+{"who": 0, "at": 3}
+"""
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_unreadable_lines_are_reported_once_over_a_restart(tmp_path: Path, taken: int) -> None:
+    """Two files, of which one holds no tuple at all."""
+    (tmp_path / "a.jsonl").write_bytes(LINES)
+    (tmp_path / "b.jsonl").write_bytes(b"junk 3\n")
+    letters = tmp_path / "letters"
+    positions: Positions = {}
+    mark = None
+    for limit in (taken, 3 - taken):
+        inputs = [Input("s", open_source(str(tmp_path / name))) for name in ("a.jsonl", "b.jsonl")]
+        with DeadLetters(letters, keep=True) as dead_letters:
+            dead_letters.rewind(mark)
+            reader = Reader(
+                SPEC.streams,
+                inputs,
+                EXTRACTOR,
+                1000,
+                positions=positions,
+                dead_letters=dead_letters,
+            )
+            for batch in reader.read():
+                assert batch is not None
+                reader.advance(batch, min(limit, len(batch)))
+                if len(batch) and limit < 3:
+                    break
+            positions, mark = json.loads(json.dumps([reader.positions, dead_letters.sync()]))
+            dead_letters.add_lines("s", "a.jsonl", [Rejected(9, "not committed", "lost")])
+        dead_letters = DeadLetters(letters, keep=True)
+        dead_letters.rewind(mark)
+    raw = [json.loads(line)["raw"] for line in letters.read_text().splitlines()]
+    assert sorted(raw) == ["junk 1", "junk 2", "junk 3"]

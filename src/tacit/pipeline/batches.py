@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tacit.events.times import NO_TIME
 from tacit.kernels import compiled
+from tacit.pipeline.sources import Rejected
 from tacit.windows.clock import REACH
 
 
@@ -35,6 +36,8 @@ class ReadPosition:
     """The partition of the input, if it has any; the token is an offset then."""
     after: int = 0
     """The offset after all of these rows, in a partition."""
+    lines: int = 0
+    """How many unreadable lines there are between the token and these rows."""
 
 
 @dataclass(slots=True)
@@ -54,6 +57,8 @@ class Rows:
     position: ReadPosition | None = None
     partitions: tuple[RowsOfPartition, ...] = ()
     """The rows of each partition, if their source has any."""
+    rejected: tuple[Rejected, ...] = ()
+    """Unreadable lines among them that are not reported yet."""
 
     def number_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers in the source of these rows of the table."""
@@ -141,6 +146,11 @@ class MergedBatch:
 
     def __len__(self) -> int:
         return len(self.times)
+
+    @property
+    def has_rejected(self) -> bool:
+        """Whether there are unreadable lines that are not reported yet."""
+        return any(rows.rejected for rows in self.origins)
 
     def find_last_progress(self, before: int) -> int:
         """Return the largest time among these tuples, or `before` if that is larger."""

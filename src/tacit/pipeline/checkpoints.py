@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tacit.errors import StateError
 from tacit.options import option
+from tacit.pipeline.deadletters import LettersMark
 from tacit.pipeline.reader import Positions
 
 _FORMAT: Final = 2
@@ -29,6 +30,8 @@ class Checkpoint:
     snapshot: bytes
     private: bool
     """Whether the noise of this run is private: it has no seed."""
+    letters: LettersMark | None = None
+    """How far the file of dead letters goes; None in old checkpoints, and without a file."""
 
     def to_bytes(self) -> bytes:
         """Encode the checkpoint; the snapshot is compressed."""
@@ -37,6 +40,7 @@ class Checkpoint:
             "fingerprint": self.fingerprint,
             "positions": self.positions,
             "private": self.private,
+            "letters": self.letters,
         }
         text = json.dumps(plain, sort_keys=True).encode()
         head = _HEAD.pack(_MAGIC, len(text), len(self.snapshot))
@@ -52,7 +56,13 @@ class Checkpoint:
             if magic != _MAGIC or plain["format"] != _FORMAT:
                 raise ValueError("format")
             snapshot = _CODEC.decompress(given[end:], size, asbytes=True)
-            return cls(plain["fingerprint"], plain["positions"], snapshot, plain["private"])
+            return cls(
+                plain["fingerprint"],
+                plain["positions"],
+                snapshot,
+                plain["private"],
+                plain.get("letters"),
+            )
         except (ValueError, KeyError, OSError, struct.error, pa.ArrowException) as error:
             raise StateError(
                 "the ledger's checkpoint of this run cannot be read: it is damaged, or was written"

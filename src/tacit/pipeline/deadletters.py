@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TypedDict
 
 import numpy as np
 import polars as pl
@@ -31,6 +31,14 @@ _SCHEMA = {
 }
 
 
+class LettersMark(TypedDict):
+    """How far a file of dead letters goes at a checkpoint."""
+
+    file: int
+    """The number of the file in its file system."""
+    size: int
+
+
 class DeadLetters:
     """Writes refused tuples as JSON lines, readable by the owner only, and counts them.
 
@@ -48,6 +56,8 @@ class DeadLetters:
         """How many tuples were refused, by stream and reason."""
         self._file: IO[bytes] | None = None
         self._lock = threading.Lock()
+        self._unsynced = False
+        self._mark: LettersMark | None = None
         if path is not None:
             check_regular(path)
             if not keep:
@@ -107,6 +117,30 @@ class DeadLetters:
             columns["subject"] = frame[subject].cast(pl.String)
         self._write(pl.DataFrame(columns), rows.stream, rows.source)
 
+    def sync(self) -> LettersMark | None:
+        """Make sure that all entries are on disk; return how far the file goes."""
+        if self.path is None or self._file is None:
+            return self._mark
+        if self._unsynced:
+            os.fsync(self._file.fileno())
+            self._unsynced = False
+            status = os.fstat(self._file.fileno())
+            self._mark = {"file": status.st_ino, "size": status.st_size}
+        return self._mark
+
+    def rewind(self, mark: LettersMark | None) -> None:
+        """Remove entries after a mark: the tuples of those are read again.
+
+        Nothing is removed from another file.
+        """
+        self._mark = mark
+        if self.path is None or not self.path.exists():
+            return
+        status = self.path.stat()
+        size = 0 if mark is None else mark["size"]
+        if mark is not None and status.st_ino == mark["file"] and status.st_size > size:
+            os.truncate(self.path, size)
+
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
@@ -135,6 +169,7 @@ class DeadLetters:
                 file = self._file or self._open()
                 whole.select(list(_SCHEMA)).write_ndjson(file)
                 file.flush()
+                self._unsynced = True
         except (OSError, pl.exceptions.PolarsError) as error:
             raise SinkError(
                 f"dead letters cannot be written to {self.path}; free some space or choose "

@@ -33,7 +33,8 @@ def merge(
     heads = [_Head(source, future, last) for source, last in zip(sources, befores, strict=True)]
     while True:
         for head in heads:
-            head.fill()
+            for unreadable in head.fill():
+                yield MergedBatch.from_batch(unreadable)
         waiting = [number for number, head in enumerate(heads) if head.left]
         if not waiting:
             return
@@ -74,8 +75,8 @@ class _Head:
         """How many tuples are left in the batch."""
         return len(self.progress) - self.start
 
-    def fill(self) -> None:
-        """Read the next batch with tuples, if this one is used up."""
+    def fill(self) -> Iterator[EventBatch]:
+        """Read the next batch with tuples, if this one is used up; yield those of lines alone."""
         while not self.left and not self._ended:
             self.batch = next(self._source, None)
             self._ended = self.batch is None
@@ -83,6 +84,8 @@ class _Head:
                 self.progress = self.batch.track_progress(self.last, self._future)
                 self.start = 0
                 self.last = int(self.progress[-1]) if len(self.progress) else self.last
+                if self.batch.rows.rejected and not self.left:
+                    yield self.batch
 
     def take(self, bound: int, *, inclusive: bool) -> BatchPart:
         """Take the next tuples whose progress is below `bound`, or at it."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NotRequired, Protocol, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tacit.errors import SourceError
 from tacit.events.columntypes import ColumnTypes
@@ -60,6 +61,8 @@ class Position(TypedDict):
     """Rows read from there on."""
     progress: int | None
     """The largest event time among them, by the rules of `merge`; None in old checkpoints."""
+    lines: NotRequired[int]
+    """Unreadable lines that were reported since the token; missing in old checkpoints."""
     partitions: NotRequired[dict[str, Position]]
     """The positions in its partitions, if it has any; the others are at `token`."""
 
@@ -206,24 +209,50 @@ class Reader:
             self.inputs[number].source.acknowledge(receipt)
 
     def advance(self, batch: MergedBatch, inserted: int) -> None:
-        """Move the positions past the first `inserted` tuples, for a later resume."""
-        if not self._resumable:
-            return
+        """Move the positions past the first `inserted` tuples, for a later resume.
+
+        Unreadable lines before them go to the dead letters.
+        """
         for rows, taken, progress in batch.count_inserted(inserted):
             position = rows.position
             assert position is not None, "these rows were not read by a reader"
+            self._report(rows, position, taken)
+            position = rows.position
+            if not self._resumable:
+                continue
             number, receipt = position.number, position.receipt
             if position.partition is not None:
                 self._advance_partition(rows, position, taken, progress)
             elif _is_resumable(self.inputs[number].source, position.token):
                 self.positions[self._keys[number]] = Position(
-                    token=position.token, rows=position.before + taken, progress=progress
+                    token=position.token,
+                    rows=position.before + taken,
+                    progress=progress,
+                    lines=position.lines,
                 )
             if taken == rows.table.num_rows and receipt is not None:
                 place = number, position.partition
                 self._receipts[place] = receipt
                 if self._acknowledged.get(place) == receipt:
                     del self._receipts[place]
+
+    def _report(self, rows: Rows, position: ReadPosition, taken: int) -> None:
+        """Write unreadable lines to the dead letters, once the position is past them."""
+        if not rows.rejected:
+            return
+        lines, later = rows.rejected, ()
+        if position.partition is not None:
+            token, _ = _find_place(rows, position, taken)
+            lines = tuple(line for line in rows.rejected if line.place < token)
+            later = rows.rejected[len(lines) :]
+        elif not taken and rows.table.num_rows:
+            return
+        else:
+            rows.position = replace(position, lines=position.lines + len(lines))
+        rows.rejected = later
+        if lines:
+            self.unreadable += len(lines)
+            self.dead_letters.add_lines(rows.stream, rows.source, lines)
 
     def _advance_partition(
         self, rows: Rows, position: ReadPosition, taken: int, progress: int
@@ -235,12 +264,7 @@ class Reader:
         whole = self.positions.setdefault(key, Position(token=None, rows=0, progress=None))
         known = whole.setdefault("partitions", {})
         before = known.get(position.partition)
-        token, within = position.after, 0
-        if taken < rows.table.num_rows:
-            assert rows.numbers is not None, "rows of a partition have offsets"
-            token = int(rows.numbers[taken])
-            first = int(rows.numbers.searchsorted(token))
-            within = taken - first + (position.before if not first else 0)
+        token, within = _find_place(rows, position, taken)
         if before is not None and token < before["token"]:
             return  # a batch without tuples, from before those that are inserted
         own: int | None = progress
@@ -338,10 +362,13 @@ class Reader:
 
     def _extract_again(self, batch: MergedBatch) -> MergedBatch:
         """Extract the events of delayed tuples again, by the current specification."""
-        masks = np.empty_like(batch.masks)
+        masks: NDArray[np.uint64] | None = None
         for rows, numbers, places in batch.trace(np.arange(len(batch))):
-            masks[places] = self._extractor.extract(rows).masks[numbers]
-        return replace(batch, masks=masks)
+            found = self._extractor.extract(rows).masks
+            if masks is None:
+                masks = np.empty((len(batch), found.shape[1]), np.uint64)
+            masks[places] = found[numbers]
+        return batch if masks is None else replace(batch, masks=masks)
 
     def _progress(self, key: str) -> int:
         return _progress_of(self.positions.get(key))
@@ -365,19 +392,27 @@ class Reader:
         places = {} if position is None else dict(position.get("partitions", {}))
         if places:
             skip = 0  # partitions are read after all rows at the token
-        token, since = None, 0
+        reported = None if position is None else position.get("lines")
+        token, since, lines = None, 0, 0
         for batch in self._batches(number, skip):
             if batch.partitions:
                 yield self._divide(number, batch, places)
                 continue
             if batch.token != token:
-                token, since = batch.token, 0
+                token, since, lines = batch.token, 0, 0
             count = batch.table.num_rows
             passed = min(skip, count)
             skip -= passed
+            # An old checkpoint does not count lines: those beside rows that were read are done.
+            done = len(batch.rejected) if passed else 0
+            if reported is not None:
+                done = min(reported, len(batch.rejected))
+                reported -= done
             if not (passed and passed == count):
                 rest = batch.slice(passed)
-                place = ReadPosition(number, token, since + passed, rest.receipt)
+                place = ReadPosition(
+                    number, token, since + passed, rest.receipt, lines=lines + done
+                )
                 yield Rows(
                     input_.stream,
                     rest.table,
@@ -386,8 +421,10 @@ class Reader:
                     rest.places,
                     rest.raw,
                     place,
+                    rejected=batch.rejected[done:] if self._rejected is None else (),
                 )
             since += count
+            lines += len(batch.rejected)
         if skip:
             raise SourceError(
                 f"{input_.source.name} has {skip:,} rows fewer than this run has read from it: it"
@@ -425,14 +462,15 @@ class Reader:
                 numbers=batch.places[begin : part.end],
                 raw=None if batch.raw is None else batch.raw.slice(begin, count),
                 position=place,
+                rejected=part.rejected if self._rejected is None else (),
             )
             parts.append(RowsOfPartition(part.name, begin, part.end, rows, part.awaited))
         return replace(whole, partitions=tuple(parts))
 
     def _batches(self, number: int, known: int) -> Iterator[Batch]:
-        """Yield the batches of a source; write unreadable lines to the dead letters.
+        """Yield the batches of a source, and pass on those with unreadable lines if asked to.
 
-        Those among the first `known` rows were written before.
+        Those among the first `known` rows were passed on before.
         """
         input_, extractor = self.inputs[number], self._extractor
         columns = extractor.columns(input_.stream)
@@ -441,16 +479,12 @@ class Reader:
         for batch in input_.source.batches(columns, keys, types):
             rows = batch.table.num_rows
             before, known = known, known - rows
-            if batch.partitions:
-                batch = _gather_rejected(batch)
-            if batch.rejected and self._rejected is not None:
-                fresh = list_lines_after(batch, before)
+            if self._rejected is not None:
+                found = _gather_rejected(batch) if batch.partitions else batch
+                fresh = list_lines_after(found, before)
                 if known <= 0 and fresh:
                     self.unreadable += len(fresh)
-                    self._rejected.append((-known, replace(batch, rejected=fresh)))
-            elif batch.rejected and (known < 0 or known == rows == 0):
-                self.unreadable += len(batch.rejected)
-                self.dead_letters.add_lines(input_.stream, batch.source, batch.rejected)
+                    self._rejected.append((-known, replace(found, rejected=fresh)))
             yield batch
             self._read[number] = batch.position
 
@@ -487,6 +521,16 @@ def _progress_of(position: Position | None) -> int:
     if position is None or position["progress"] is None:
         return NO_TIME
     return position["progress"]
+
+
+def _find_place(rows: Rows, position: ReadPosition, taken: int) -> tuple[int, int]:
+    """Return the offset of the next row's message, and how many of its rows are taken."""
+    if taken == rows.table.num_rows:
+        return position.after, 0
+    assert rows.numbers is not None, "rows of a partition have offsets"
+    token = int(rows.numbers[taken])
+    first = int(rows.numbers.searchsorted(token))
+    return token, taken - first + (position.before if not first else 0)
 
 
 def _gather_rejected(batch: Batch) -> Batch:

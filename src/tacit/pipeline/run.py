@@ -150,6 +150,8 @@ class Run:
             dead_letters=dead_letters,
             resumable=durable,
         )
+        if checkpoint is not None:
+            self._reader.dead_letters.rewind(checkpoint.letters)
         self.engine.refused = self._reader.refuse
         self._reloads = Reloads(self.engine, self.inputs, noise, self.status.public, reread)
         self._settlement = Settlement(
@@ -218,7 +220,7 @@ class Run:
 
     def _insert(self, batch: MergedBatch) -> Iterator[Answers]:
         """Insert tuples into windows, and collect the windows that close."""
-        self._settlement.changed |= len(batch) > 0
+        self._settlement.changed |= len(batch) > 0 or batch.has_rejected
         yield from self._collect(self.engine.insert(batch), batch)
         self._reader.advance(batch, len(batch))
 

@@ -160,7 +160,8 @@ class Settlement:
             return 0
         began = time.monotonic()
         fingerprint, state = self._lease.fingerprint, self._engine.snapshot()
-        checkpoint = Checkpoint(fingerprint, self._reader.positions, state, self._private)
+        letters = self._reader.dead_letters.sync()
+        checkpoint = Checkpoint(fingerprint, self._reader.positions, state, self._private, letters)
         number = self._retry(self._lease.commit, checkpoint.to_bytes(), *drafts)
         cost = time.monotonic() - began
         # A single slow commit does not predict the next.

@@ -148,7 +148,8 @@ class PartitionFetcher:
     """Fetches messages of the assigned partitions, and tells which of them are awaited.
 
     `offsets` are where a resumed run continues. `idle` is for how many seconds others wait for a
-    partition that has no more messages.
+    partition that has no more messages. `alone` means that no other member of the group reads
+    these topics.
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class PartitionFetcher:
         keyed: bool,
         idle: float,
         from_end: bool,
+        alone: bool,
     ) -> None:
         self._name = name
         self._topics = {topic: number for number, topic in enumerate(topics)}
@@ -167,6 +169,7 @@ class PartitionFetcher:
         self._keyed = keyed
         self._idle = idle
         self._from_end = from_end
+        self._alone = alone
         self._begin: Offsets = dict(offsets or {})
         self._resumed = offsets is not None
         self._known: Offsets = {}
@@ -253,6 +256,8 @@ class PartitionFetcher:
 
     def on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Start at the run's position, or else at the group's."""
+        if self._alone:
+            partitions = self._add_missing(consumer, partitions)
         again = [p for p in partitions if (p.topic, p.partition) in self._known]
         if again:
             # Other consumers may have read more in the meantime.
@@ -274,8 +279,25 @@ class PartitionFetcher:
         consumer.assign(partitions)
         self._joined = True
 
+    def _add_missing(
+        self, consumer: Consumer, partitions: list[TopicPartition]
+    ) -> list[TopicPartition]:
+        """Add partitions that came while the run was down.
+
+        A static member that comes back gets the partitions that it had, and no others.
+        """
+        assigned = {(p.topic, p.partition): p for p in partitions}
+        for topic in self._names:
+            with suppress(KafkaException):
+                known = consumer.list_topics(topic, timeout=_TIMEOUT).topics[topic].partitions
+                for number in known:
+                    assigned.setdefault((topic, number), TopicPartition(topic, number))
+        return [assigned[place] for place in sorted(assigned)]
+
     def on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         """Wait no more for partitions that others read now."""
+        if self._alone:
+            partitions = [TopicPartition(*place) for place in self._lanes]
         for partition in partitions:
             place = partition.topic, partition.partition
             lane = self._lanes.pop(place, None)

@@ -110,6 +110,7 @@ class KafkaSource(Source):
             keyed=rows.keyed,
             idle=self._options.idle,
             from_end=self._options.start == "end",
+            alone="group.instance.id" not in self._address.settings,
         )
         try:
             if merged is not None and not offsets:
