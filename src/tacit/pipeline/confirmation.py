@@ -10,6 +10,7 @@ import numpy as np
 from tacit.events.times import NO_TIME
 from tacit.pipeline.batches import EventBatch
 from tacit.windows.jumps import Jumps
+from tacit.windows.runs import NO_EXTENTS
 
 
 def confirm(
@@ -47,11 +48,13 @@ class Confirmation:
         waiting = self._waiting
         if not waiting:
             return []
-        times, slots = waiting[0].times, waiting[0].slots
+        times, slots, extents = waiting[0].times, waiting[0].slots, waiting[0].extents
         if len(waiting) > 1:
             times = np.concatenate([batch.times for batch in waiting])
             slots = np.concatenate([batch.slots for batch in waiting])
-        done, front = self._jumps.judge(times, slots, self._front, ended=ended)
+            extents = NO_EXTENTS
+            waiting = [replace(batch, extents=extents) for batch in waiting]
+        done, front = self._jumps.judge(times, slots, self._front, ended=ended, extents=extents)
         decided, self._waiting, begin = [], [], 0
         for batch in waiting:
             end = begin + len(batch.times)
