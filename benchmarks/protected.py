@@ -122,7 +122,7 @@ def protect(plain: Specification) -> Specification:
 
 def count_answers(run: Run) -> int:
     """Run, and return how many answers are yes."""
-    return sum(int(np.bitwisecount_answers(answers.bits).sum()) for answers in run)
+    return sum(int(np.bitwise_count(answers.bits).sum()) for answers in run)
 
 
 def _share(
