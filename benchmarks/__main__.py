@@ -29,6 +29,7 @@ from benchmarks import (
     service,
     startup,
     streams,
+    threads,
 )
 from benchmarks.data import Scale
 from benchmarks.jobs import Setting
@@ -39,6 +40,7 @@ JOBS: dict[str, Callable[[Setting], Iterator[Finding | Skipped]]] = {
     "parquet": jobs.parquet,
     "order": jobs.order,
     "scaling": jobs.scaling,
+    "threads": threads.threads,
     "batching": jobs.batching,
     "memory": memory.memory,
     "startup": startup.startup,

@@ -80,7 +80,7 @@ def _compare(
 def presence(setting: Setting) -> Iterator[Finding]:
     """Measure 20 AND queries, from memory."""
     table = data.events(setting.scale)
-    yield _compare("20 AND queries, Arrow in memory", "AND", table, setting, 5)
+    yield _compare("20 AND queries, Arrow in memory", "AND", table, setting, 8)
 
 
 def parquet(setting: Setting) -> Iterator[Finding]:
@@ -122,7 +122,7 @@ def _over_decoding(
 def order(setting: Setting) -> Iterator[Finding]:
     """Measure 20 SEQ queries against chained joins."""
     table = data.events(setting.scale)
-    yield _compare("20 SEQ queries, Arrow in memory", "SEQ", table, setting, 10)
+    yield _compare("20 SEQ queries, Arrow in memory", "SEQ", table, setting, 18)
     table = data.events(setting.scale, shuffled=True)
     yield _compare("20 SEQ queries, each subject shuffled", "SEQ", table, setting, None)
 

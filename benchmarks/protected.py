@@ -40,17 +40,15 @@ _TARGETS = {"optimal": 0.6, "uniform": 0.7, _MEMORY: 0.6}
 def run(setting: Setting) -> Iterator[Finding]:
     """Measure the share of the speed that is left with protection."""
     plain = ours.specification("AND", data.draw_queries(20, setting.scale.kinds), setting.scale)
-    spec = plain.model_copy(
-        update={
-            "private": tuple(Private(pattern=pattern, epsilon=Decimal(1)) for pattern in PRIVATE)
-        }
-    ).checked()
+    spec = protect(plain)
     table = data.events(setting.scale)
     history = table.slice(0, setting.scale.events // 10)
     statistics = survey(spec, [Input("events", FrameSource(history))], literal=False)
     names = ("optimal", "adaptive", "uniform")
     plans = {name: make_plan(spec, statistics, name, fall_back=False) for name in names}
-    runs: dict[str, Callable[[], int]] = {"detect": lambda: _count(Run(spec, _inputs(table)))}
+    runs: dict[str, Callable[[], int]] = {
+        "detect": lambda: count_answers(Run(spec, _inputs(table)))
+    }
     for name, plan in plans.items():
         runs[name] = partial(_protected, spec, table, plan)
     remembering = _remember(plans["optimal"], spec, table)
@@ -83,7 +81,7 @@ def _grow(spec: Specification, plan: Plan, setting: Setting) -> Iterator[Finding
         seconds={"few": one, "many": other},
     )
     run = Run(spec, _inputs(data.events(setting.scale)), plan=plan)
-    _count(run)
+    count_answers(run)
     memory, number = run.engine.window_state.memory, setting.scale.subjects
     size = sum(part.nbytes for part in memory.values() if len(part) == number)
     yield Finding(
@@ -113,10 +111,17 @@ def _inputs(table: pa.Table) -> list[Input]:
 
 
 def _protected(spec: Specification, table: pa.Table, plan: Plan) -> int:
-    return _count(Run(spec, _inputs(table), plan=plan))
+    return count_answers(Run(spec, _inputs(table), plan=plan))
 
 
-def _count(run: Run) -> int:
+def protect(plain: Specification) -> Specification:
+    """Add the private patterns."""
+    private = tuple(Private(pattern=pattern, epsilon=Decimal(1)) for pattern in PRIVATE)
+    return plain.model_copy(update={"private": private}).checked()
+
+
+def count_answers(run: Run) -> int:
+    """Run, and return how many answers are yes."""
     return sum(int(np.bitwise_count(answers.bits).sum()) for answers in run)
 
 

@@ -17,6 +17,7 @@ from tacit.pipeline.confirmation import Confirmation, confirm
 from tacit.windows import jumps as rules
 from tacit.windows.clock import FUTURE_SLOT, NONE, UNCONFIRMED_SLOT
 from tacit.windows.jumps import AGAINST, IN_A_ROW, Jumps
+from tacit.windows.runs import RunExtents
 
 Tuples = list[tuple[int, int]]  # slot, time
 Outcome = list[int]
@@ -90,6 +91,7 @@ def pieces_of(tuples: Tuples, cuts: list[int]) -> list[EventBatch]:
             slots[begin:end].copy(),
             rows[begin:end],
             Rows("s", pa.record_batch({}), first=begin),
+            extents=RunExtents.measure(times[begin:end], slots[begin:end]),
         )
         for begin, end in pairwise(edges)
     ]
@@ -126,6 +128,10 @@ def test_tuples_are_refused_by_the_rules_however_input_is_cut(
         assert piece.masks.tolist() == [
             piece.rows.first + piece.first + place for place in range(len(piece.times))
         ]
+        if len(piece.extents.least):  # marks of refused tuples are in the extents too
+            measured = RunExtents.measure(piece.times, piece.slots)
+            assert ((piece.extents.least < 0) == (measured.least < 0)).all()
+            assert (piece.extents.latest == measured.latest).all()
 
 
 @given(st.one_of(tuple_lists, one_for_long), st.integers(0, 50), bounds)

@@ -27,6 +27,7 @@ from tacit.windows.clock import (
     Verdicts,
 )
 from tacit.windows.panes import Panes, choose_capacity
+from tacit.windows.runs import NO_EXTENTS, RunExtents
 
 SUBJECTS = 5
 Tuples = list[tuple[int, int, int]]  # slot, time, mask
@@ -127,8 +128,9 @@ def run(
         judged = Verdicts.allocate(len(batch))
         judged.each[:] = 99
         at = 0
+        measured = RunExtents.measure(times, slots) if len(cuts) % 2 else NO_EXTENTS
         while at < len(batch):
-            upto = clock.judge(slots, times, registered, at, 0, settled, judged)
+            upto = clock.judge(slots, times, registered, at, 0, settled, judged, measured)
             panes.insert(slots, times, masks, judged, at, upto)
             close(clock.closed)
             at = upto

@@ -18,6 +18,7 @@ from tacit.events.times import NO_TIME
 from tacit.kernels import compiled
 from tacit.pipeline.sources import Rejected
 from tacit.windows.clock import REACH
+from tacit.windows.runs import NO_EXTENTS, RunExtents
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ class EventBatch:
     """The row of the first tuple."""
     before: int = NO_TIME
     """The source's progress before the first tuple."""
+    extents: RunExtents = NO_EXTENTS
+    """Those of the runs of these tuples, if they are known."""
 
     def track_progress(self, before: int, future: int) -> NDArray[np.int64]:
         """Compute the source's progress at each tuple."""
@@ -114,6 +117,7 @@ class EventBatch:
             slots=slots,
             masks=self.masks[begin:end],
             first=self.first + begin,
+            extents=NO_EXTENTS,
         )
 
 
@@ -133,6 +137,8 @@ class MergedBatch:
     """The progress of its source at each tuple; None if there is only one source."""
     before: int = NO_TIME
     """The source's progress before all tuples, if there is only one source."""
+    extents: RunExtents = NO_EXTENTS
+    """Those of the runs of these tuples, if they are known."""
 
     @classmethod
     def from_batch(cls, batch: EventBatch) -> MergedBatch:
@@ -141,7 +147,13 @@ class MergedBatch:
         if batch.first:
             row = np.arange(batch.first, batch.first + len(batch.times))
         return cls(
-            batch.times, batch.slots, batch.masks, (batch.rows,), row=row, before=batch.before
+            batch.times,
+            batch.slots,
+            batch.masks,
+            (batch.rows,),
+            row=row,
+            before=batch.before,
+            extents=batch.extents,
         )
 
     def __len__(self) -> int:
@@ -171,6 +183,7 @@ class MergedBatch:
             part=None if self.part is None else self.part[begin:end],
             row=row,
             progress=None if self.progress is None else self.progress[begin:end],
+            extents=NO_EXTENTS,
         )
 
     def trace(

@@ -11,6 +11,7 @@ import numpy as np
 from tacit.events.times import NO_TIME
 from tacit.pipeline.batches import EventBatch, MergedBatch
 from tacit.windows.jumps import Jumps
+from tacit.windows.runs import NO_EXTENTS
 
 T = TypeVar("T", EventBatch, MergedBatch)
 
@@ -50,11 +51,13 @@ class Confirmation(Generic[T]):
         waiting = self._waiting
         if not waiting:
             return []
-        times, slots = waiting[0].times, waiting[0].slots
+        times, slots, extents = waiting[0].times, waiting[0].slots, waiting[0].extents
         if len(waiting) > 1:
             times = np.concatenate([batch.times for batch in waiting])
             slots = np.concatenate([batch.slots for batch in waiting])
-        done, front = self._jumps.judge(times, slots, self._front, ended=ended)
+            extents = NO_EXTENTS
+            waiting = [replace(batch, extents=extents) for batch in waiting]
+        done, front = self._jumps.judge(times, slots, self._front, ended=ended, extents=extents)
         decided: list[T] = []
         self._waiting, begin = [], 0
         for batch in waiting:

@@ -237,7 +237,14 @@ class Engine:
     def _judge(self, batch: MergedBatch, begin: int, verdicts: Verdicts) -> int:
         slots, times, window_state = batch.slots, batch.times, self.window_state
         return self.clock.judge(
-            slots, times, window_state.since, begin, self.learning, window_state.settled, verdicts
+            slots,
+            times,
+            window_state.since,
+            begin,
+            self.learning,
+            window_state.settled,
+            verdicts,
+            batch.extents,
         )
 
     def _close_overdue(self) -> Iterator[ClosedWindows]:

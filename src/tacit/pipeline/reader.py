@@ -38,6 +38,7 @@ from tacit.pipeline.prefetch import interleave, prefetch
 from tacit.pipeline.sources import Batch, Rejected, Source
 from tacit.windows.clock import REASONS
 from tacit.windows.jumps import Jumps
+from tacit.windows.runs import RunExtents
 
 _AHEAD: Final = 2
 IDLE_SECONDS: Final = 0.2
@@ -352,10 +353,12 @@ class Reader:
     def _extract(self, rows: Rows) -> EventBatch:
         """Extract the events of rows, and count them."""
         batch = self._extractor.extract(rows)
+        extents = RunExtents.measure(batch.times, batch.slots)
+        batch = replace(batch, extents=extents)
         assert rows.position is not None, "these rows were not read by a reader"
         status = self.status[rows.position.number]
         status.rows += rows.table.num_rows
-        newest = int(batch.times.max(initial=NO_TIME))
+        newest = int(extents.latest.max(initial=NO_TIME))
         if newest != NO_TIME:
             status.newest = newest if status.newest is None else max(status.newest, newest)
         return batch

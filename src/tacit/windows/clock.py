@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.kernels import compiled
-from tacit.windows.runs import RUN
+from tacit.windows.runs import NO_EXTENTS, RUN, RunExtents, find_span
 
 TAKEN: Final = 0
 NO_SUBJECT: Final = 1
@@ -199,13 +199,14 @@ class Clock:
         learning: int,
         settled: bool,
         verdicts: Verdicts,
+        extents: RunExtents = NO_EXTENTS,
     ) -> int:
         """Accept or refuse tuples from `begin` on; return the index after the last one judged.
 
         `since` is the first window for which each subject is registered; if `settled`, all are
         registered for the whole schedule. If `learning` is positive, a new subject becomes
         registered by an accepted tuple that is less than `learning` after the start of the first
-        window.
+        window. `extents` are those of the runs of these tuples, if they are known.
         """
         if self.ticking and self.newest is None:
             raise AssertionError("a wall clock must tick before it judges")
@@ -225,21 +226,10 @@ class Clock:
             self.state,
             verdicts.each,
             verdicts.runs,
+            extents.earliest,
+            extents.latest,
+            extents.least,
         )
-
-
-@compiled
-def _span(
-    times: NDArray[np.int64], slots: NDArray[np.int32]
-) -> tuple[np.int64, np.int64, np.int32]:
-    """Return the earliest and the latest time of some tuples, and the least slot."""
-    earliest, latest, least = times[0], times[0], slots[0]
-    for i in range(len(times)):
-        earliest = min(earliest, times[i])
-        latest = max(latest, times[i])
-    for i in range(len(slots)):
-        least = min(least, slots[i])
-    return earliest, latest, least
 
 
 @compiled
@@ -259,6 +249,9 @@ def _judge(
     state: NDArray[np.int64],
     verdicts: NDArray[np.uint8],
     runs: NDArray[np.int64],
+    earliest_of: NDArray[np.int64],
+    latest_of: NDArray[np.int64],
+    least_of: NDArray[np.int32],
 ) -> int:
     newest, least, next_window = state[0], state[1], state[2]
     schedule_from = least * size if least != NONE else np.int64(NONE)
@@ -286,7 +279,11 @@ def _judge(
         i += 1
         if settled and i >= run_to:
             run_to = min((i // RUN + 1) * RUN, len(times))
-            earliest, latest, least_slot = _span(times[i:run_to], slots[i:run_to])
+            run = i // RUN
+            if i == run * RUN and run < len(earliest_of):
+                earliest, latest, least_slot = earliest_of[run], latest_of[run], least_of[run]
+            else:
+                earliest, latest, least_slot = find_span(times[i:run_to], slots[i:run_to])
             if least_slot >= 0 and quiet_from <= earliest and latest < quiet_to:
                 if not ticking:
                     newest = max(newest, latest)

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from tacit.kernels import compiled
 from tacit.windows.clock import FUTURE_SLOT, NONE, REACH, UNCONFIRMED_SLOT
-from tacit.windows.runs import RUN
+from tacit.windows.runs import NO_EXTENTS, RUN, RunExtents, find_span
 from tacit.windows.schedule import Windows
 
 IN_A_ROW: Final = 10
@@ -60,28 +60,33 @@ class Jumps:
         return cls(*windows.jumps, start, alone)
 
     def judge(
-        self, times: NDArray[np.int64], slots: NDArray[np.int32], front: int, *, ended: bool
+        self,
+        times: NDArray[np.int64],
+        slots: NDArray[np.int32],
+        front: int,
+        *,
+        ended: bool,
+        extents: RunExtents = NO_EXTENTS,
     ) -> tuple[int, int]:
         """Return how many tuples are decided, and the front of the source after them.
 
         The slots of refused tuples are overwritten with a marker. `ended` says that no tuple
-        follows these.
+        follows these. `extents` are those of their runs, if they are known.
         """
         jump = self.future if self.alone else min(self.jump, self.future)
         enough = 2 if self.alone else IN_A_ROW
-        done, now = _judge(times, slots, front, jump, self.future, enough, ended)
+        done, now = _judge(
+            times,
+            slots,
+            front,
+            jump,
+            self.future,
+            enough,
+            ended,
+            extents.latest,
+            extents.least,
+        )
         return int(done), int(now)
-
-
-@compiled
-def _latest(times: NDArray[np.int64], slots: NDArray[np.int32]) -> tuple[np.int64, np.int32]:
-    """Return the latest time of some tuples, and the least slot."""
-    latest, least = times[0], slots[0]
-    for i in range(len(times)):
-        latest = max(latest, times[i])
-    for i in range(len(slots)):
-        least = min(least, slots[i])
-    return latest, least
 
 
 @compiled
@@ -129,6 +134,8 @@ def _judge(
     future: int,
     enough: int,
     ended: bool,
+    latest_of: NDArray[np.int64],
+    least_of: NDArray[np.int32],
 ) -> tuple[int, np.int64]:
     now = np.int64(front)
     run_to = 0
@@ -137,8 +144,12 @@ def _judge(
         i += 1
         if i >= run_to and now != NONE:
             # Most runs have no tuple far ahead and no unregistered subject.
-            run_to = min(i + RUN, len(times))
-            latest, least = _latest(times[i:run_to], slots[i:run_to])
+            run = i // RUN
+            run_to = min((run + 1) * RUN, len(times))
+            if i == run * RUN and run < len(latest_of):
+                latest, least = latest_of[run], least_of[run]
+            else:
+                _, latest, least = find_span(times[i:run_to], slots[i:run_to])
             if least >= 0 and latest - now <= jump:
                 now = max(now, latest)
                 i = run_to - 1
@@ -152,12 +163,16 @@ def _judge(
                 continue
             if time - now > future:
                 slots[i] = FUTURE_SLOT
+                if i // RUN < len(least_of):
+                    least_of[i // RUN] = FUTURE_SLOT
                 continue
         outcome = _decide(times, slots, i, now, jump, future, enough, ended)
         if outcome == _WAITING:
             return i, now
         if outcome == _REFUSED:
             slots[i] = UNCONFIRMED_SLOT
+            if i // RUN < len(least_of):
+                least_of[i // RUN] = UNCONFIRMED_SLOT
         else:
             now = max(now, time)
     return len(times), now

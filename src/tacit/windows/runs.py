@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,6 +11,57 @@ from numpy.typing import NDArray
 from tacit.kernels import compiled
 
 RUN: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunExtents:
+    """For each run of tuples, the earliest and the latest time, and the least slot.
+
+    They are found once for all that need them. Whoever lowers a slot lowers that of its run.
+    """
+
+    earliest: NDArray[np.int64]
+    latest: NDArray[np.int64]
+    least: NDArray[np.int32]
+
+    @classmethod
+    def measure(cls, times: NDArray[np.int64], slots: NDArray[np.int32]) -> RunExtents:
+        """Measure all runs of some tuples."""
+        runs = -(-len(times) // RUN)
+        found = cls(np.empty(runs, np.int64), np.empty(runs, np.int64), np.empty(runs, np.int32))
+        _measure(times, slots, found.earliest, found.latest, found.least)
+        return found
+
+
+NO_EXTENTS: Final = RunExtents(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
+"""Nothing is measured yet."""
+
+
+@compiled
+def find_span(
+    times: NDArray[np.int64], slots: NDArray[np.int32]
+) -> tuple[np.int64, np.int64, np.int32]:
+    """Return the earliest and the latest time of some tuples, and the least slot."""
+    earliest, latest, least = times[0], times[0], slots[0]
+    for i in range(len(times)):
+        earliest = min(earliest, times[i])
+        latest = max(latest, times[i])
+    for i in range(len(slots)):
+        least = min(least, slots[i])
+    return earliest, latest, least
+
+
+@compiled
+def _measure(
+    times: NDArray[np.int64],
+    slots: NDArray[np.int32],
+    earliest: NDArray[np.int64],
+    latest: NDArray[np.int64],
+    least: NDArray[np.int32],
+) -> None:
+    for run in range(len(earliest)):
+        begin, end = run * RUN, min((run + 1) * RUN, len(times))
+        earliest[run], latest[run], least[run] = find_span(times[begin:end], slots[begin:end])
 
 
 @compiled

@@ -67,7 +67,7 @@ class ChannelTables:
         self.sampler: Sampler = noise.new_sampler()
         self._rows: dict[int, int] = {}
         """Where the rows of each channel begin in the sampler, which keeps the channels."""
-        self._keys = KeyTable(max(1, -(-self._signals // 64)))
+        self._keys = KeyTable(max(1, -(-self._signals // 64)), self._signals)
         self._own = np.full(1, -1, np.int32)
         """The number of each context that has channels of its own; -1 at the end for others."""
         self.group_of = np.empty(0, np.int16)

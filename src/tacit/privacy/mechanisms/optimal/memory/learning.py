@@ -42,7 +42,11 @@ LEVELS: Final = 256
 HALF_LIFE: Final = 3 * 86_400_000_000
 """The time after which a window counts half, in microseconds."""
 SAMPLED: Final = 8
-"""Steps are counted for one in so many subjects, in turn, chosen by their names."""
+"""Steps are counted for one in so many subjects, or fewer, in turn, chosen by their names."""
+_ENOUGH: Final = 256
+"""The number of subjects whose steps are enough for a window."""
+_MOST: Final = 256
+"""At least one in so many subjects is counted: their names are hashed to so many numbers."""
 _REFRESHED: Final = 16
 """The number of windows between two corrections."""
 _STRENGTH: Final = 100.0
@@ -87,6 +91,21 @@ class LearnedSteps:
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return plain arrays for a snapshot."""
         return {"steps": self.steps, "factors": self.factors}
+
+
+def choose_sample(registered: int, least: int = SAMPLED) -> int:
+    """Return one in how many subjects is counted in a window, for a number that is registered.
+
+    What is learned needs a number of steps, not a share of them, so of many subjects fewer are
+    counted. It is a power of two times `least`.
+
+    >>> [choose_sample(number) for number in (100, 4095, 4096, 10_000, 1_000_000)]
+    [8, 8, 16, 32, 256]
+    """
+    step = least
+    while 2 * step <= _MOST and registered >= _ENOUGH * 2 * step:
+        step *= 2
+    return step
 
 
 def find_shape(transitions: Transitions) -> tuple[int, int, int, int]:

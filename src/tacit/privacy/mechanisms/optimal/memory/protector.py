@@ -46,6 +46,7 @@ from tacit.privacy.mechanisms.optimal.memory.learning import (
     LearnedThresholds,
     StepLearner,
     ThresholdLearner,
+    choose_sample,
 )
 from tacit.privacy.mechanisms.optimal.memory.spending import add_prices
 from tacit.privacy.prices import Claim
@@ -215,7 +216,9 @@ class MemoryProtector(Protector):
         for window in range(number):
             number_in_schedule = windows.closed.first + window
             registered = memory.is_registered(slots, number_in_schedule)
-            sampled = registered & memory.is_sampled(slots, number_in_schedule, SAMPLED)
+            # The number of registered subjects is public; that of slots may not be.
+            step_size = choose_sample(int(np.count_nonzero(registered)), SAMPLED)
+            sampled = registered & memory.is_sampled(slots, number_in_schedule, step_size)
             if pending is not None and number == 1 and _same(pending, windows, own):
                 found: Sequence[tuple[Prediction, ...] | None] = pending.predicted
                 predict = None
