@@ -351,7 +351,7 @@ def test_a_closed_pipe_ends_the_command_quietly(spec: Path, tmp_path: Path) -> N
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait() == 141
+        assert process.wait(300) == 141
 
 
 def test_a_sink_that_fails_leaves_nothing_that_looks_whole(spec: Path, tmp_path: Path) -> None:

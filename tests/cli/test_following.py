@@ -55,7 +55,7 @@ def running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
-            process.wait()
+            process.wait(60)
 
 
 def wait_for(process: subprocess.Popen[bytes], folder: Path, windows: int) -> None:

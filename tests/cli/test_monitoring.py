@@ -111,7 +111,7 @@ class Service:
     def ended(self) -> int:
         """Wait for its end; its exit code."""
         code = self.process.wait(60)
-        self._thread.join()
+        self._thread.join(300)
         return code
 
     def __enter__(self) -> Service:
@@ -124,8 +124,8 @@ class Service:
         trace: TracebackType | None,
     ) -> None:
         self.process.kill()
-        self.process.wait()
-        self._thread.join()
+        self.process.wait(60)
+        self._thread.join(300)
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None and not stream.closed:
                 with contextlib.suppress(BrokenPipeError):

@@ -41,8 +41,8 @@ def watched(folder: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], l
         yield process, said
     finally:
         process.kill()
-        process.wait()
-        thread.join()
+        process.wait(60)
+        thread.join(300)
         assert process.stderr is not None
         process.stderr.close()
 
@@ -93,7 +93,7 @@ def test_it_plans_again_tells_the_engine_outlives_mistakes_and_stops_when_asked(
             until(said, "stopped")
     finally:
         engine.kill()
-        engine.communicate()
+        engine.communicate(timeout=60)
 
 
 def test_a_process_that_would_be_ended_by_the_signal_is_left_alone() -> None:
@@ -104,7 +104,7 @@ def test_a_process_that_would_be_ended_by_the_signal_is_left_alone() -> None:
         assert sleeper.poll() is None
     finally:
         sleeper.kill()
-        sleeper.wait()
+        sleeper.wait(60)
     assert "is not running" in ReloadSignal(str(sleeper.pid))()
 
 

@@ -48,7 +48,7 @@ class Broker:
 
     def stop(self) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.communicate(timeout=60)
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def test_a_run_that_is_killed_releases_what_an_unbroken_one_would(
         wanted = 14 * (2400 // 60 - 3) if half[0]["n"] else 1
         wait(lambda wanted=wanted: len(receiver.received()) >= wanted)
         process.kill()
-        process.wait()
+        process.wait(60)
     found = receiver.received()
     truth = detected(tmp_path, rows)
     answers = {(row["window_start"], row["subject"], row["query"]): row for row in found}

@@ -102,7 +102,7 @@ def serving(world: World, place: Path) -> Iterator[Service]:
                 yield service
             finally:
                 service.stop()
-                thread.join()
+                thread.join(300)
 
 
 def send(service: Service, world: World, variant: Variant) -> None:

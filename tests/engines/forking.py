@@ -2,8 +2,8 @@
 
 Used as `python -m tests.engines.forking`: reads a JSON line `[output, argument, ...]`, forks, and
 answers with the child's number; the child writes to the file `output` and ends as the command
-does. `["wait", pid]` answers with how a child ended. A child that does not end in time is ended with
-the stacks of its threads in its output.
+does. `["wait", pid]` answers with how a child ended. A child that does not end in time is ended,
+with the stacks of its threads in its output.
 """
 
 from __future__ import annotations

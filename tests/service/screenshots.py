@@ -94,7 +94,7 @@ def main() -> None:
             browser.close()
     finally:
         process.terminate()
-        process.communicate()
+        process.communicate(timeout=60)
 
 
 if __name__ == "__main__":

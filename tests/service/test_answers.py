@@ -217,7 +217,7 @@ def test_a_stream_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
             first = service.service.state.feed.last_id()
             assert first < 10_000
             service.service.state.signal.ring()
-        thread.join()
+        thread.join(300)
 
 
 def test_answers_are_served_from_postgresql_too(tmp_path: Path, postgres: Postgres) -> None:

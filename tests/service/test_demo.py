@@ -45,7 +45,7 @@ def test_the_demo_answers_for_every_role(tmp_path: Path) -> None:
                 assert f"{me['role']} {me['name']}" == who
         finally:
             service.stop()
-            thread.join()
+            thread.join(300)
 
 
 def test_the_demo_takes_nothing_else(tmp_path: Path) -> None:

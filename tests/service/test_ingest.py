@@ -255,7 +255,7 @@ def test_many_senders_at_once_lose_nothing(tmp_path: Path, postgres: Postgres) -
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(300)
         status = service.service.state.run
         assert status is not None
         deadline = time.monotonic() + 90

@@ -444,7 +444,7 @@ def change_under_load(folder: Path, changes: int, ledger: str | None = None) -> 
                 assert ann.approve_version(1 + change % 2)["state"] == "approved"
         finally:
             done.set()
-            sending.join()
+            sending.join(300)
         live.feed()
         state = service.service.state
         live.wait(lambda: released_until(state) == 60 * live.window)

@@ -34,6 +34,8 @@ STREAM: Final = "gps"
 _EARLIER: Final = timedelta(hours=8, minutes=30)
 """How much is sent at once at the beginning, so that pages are not empty."""
 _DAYS: Final = 30.0
+_STOP_SECONDS: Final = 60.0
+"""Seconds in which a request must be stored, and the sender must end."""
 _SUBJECT: Final = "7"
 _FLEETS: Final = ("north", "south", "airport")
 _CATALOGUE: Final = """hospital_visit: {epsilon: [0.5, 3], limit: [20 per day, 300 per day]}
@@ -106,7 +108,7 @@ def send_trips(inbox: Inbox, demo: DemoOptions) -> Iterator[None]:
         yield
     finally:
         stopping.set()
-        sender.join()
+        sender.join(_STOP_SECONDS)
 
 
 def _send(inbox: Inbox, demo: DemoOptions, stopping: threading.Event) -> None:
@@ -127,7 +129,7 @@ def _send(inbox: Inbox, demo: DemoOptions, stopping: threading.Event) -> None:
 def _put(inbox: Inbox, request: IngestRequest) -> bool:
     """Send once; return whether it was taken."""
     try:
-        inbox.put(request).result()
+        inbox.put(request).result(_STOP_SECONDS)
     except InboxFullError:
         return False
     except Exception:

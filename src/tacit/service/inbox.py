@@ -30,6 +30,8 @@ _MOST_WRITTEN: Final = 32 << 20
 _MOST_READ: Final = 256
 _PAGE_SIZE: Final = 16 << 10
 """Bytes of a page in SQLite; large payloads take half the time of that with small pages."""
+_CLOSE_SECONDS: Final = 60.0
+"""Seconds in which what waits must be written at the end; the rest was not acknowledged."""
 _MOST_REMEMBERED: Final = 64 << 20
 """How many bytes that are on disk stay in memory for the run."""
 
@@ -238,7 +240,7 @@ class Inbox:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._writer.join()
+        self._writer.join(_CLOSE_SECONDS)
         self._database.close()
 
     def _write(self) -> None:

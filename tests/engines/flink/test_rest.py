@@ -46,7 +46,7 @@ def answering(answers: Mapping[str, object], status: int = 200) -> Iterator[Clus
             yield Cluster(f"127.0.0.1:{server.server_port}", timeout=5)
         finally:
             server.shutdown()
-            thread.join()
+            thread.join(300)
 
 
 def _json(answer: object) -> bytes:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from anyio import to_thread
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
@@ -19,6 +17,7 @@ from tacit.service.access import address_of
 from tacit.service.console import views
 from tacit.service.console.rendering import render
 from tacit.service.dependencies import State
+from tacit.service.event_streams import HEARTBEAT, has_ended, wait_for
 from tacit.service.problems import Problem
 from tacit.service.roles import Principal, Role
 from tacit.service.sessions import delete_cookie, derive_csrf, read_cookie, set_cookie
@@ -26,7 +25,6 @@ from tacit.service.state import ServiceState
 
 router = APIRouter(include_in_schema=False)
 _LARGEST_FORM: Final = 16_384
-_HEARTBEAT: Final = 15.0
 _HOMES: Final = {
     Role.OPERATOR: "operator",
     Role.CONSUMER: "consumer",
@@ -270,12 +268,6 @@ async def _iterate_signals(
     yield b"retry: 2000\nevent: released\ndata:\n\n"  # a page that was away catches up
     while not state.signal.closing:
         released = state.signal.next
-        try:
-            await asyncio.wait_for(released.wait(), _HEARTBEAT)
-            yield b"event: released\ndata:\n\n"
-        except TimeoutError:
-            yield b":\n\n"
-        if await request.is_disconnected():
-            return
-        if not await to_thread.run_sync(state.access.is_valid, user):
+        yield b"event: released\ndata:\n\n" if await wait_for(released) else HEARTBEAT
+        if await has_ended(request, state, user):
             return

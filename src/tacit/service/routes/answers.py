@@ -6,7 +6,6 @@ follows the public schedule: every subject, query and window has one.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -21,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from tacit.answers.rows import answer_schema
 from tacit.service.access import ReadingRole
 from tacit.service.dependencies import LARGEST_ID, Selection, State
+from tacit.service.event_streams import HEARTBEAT, has_ended, wait_for
 from tacit.service.feed import AnswerFeed, FeedSelection
 from tacit.service.problems import problem_responses
 from tacit.service.roles import Principal
@@ -33,8 +33,6 @@ _MOST_RELEASES: Final = 256
 """The most releases that are searched for a page."""
 _EVENT_ROWS: Final = 1_000
 """The most answers in an event."""
-_HEARTBEAT: Final = 15.0
-"""Seconds after which a stream without events sends a comment, so that it stays open."""
 _ROW: Final[dict[str, JsonValue]] = {
     "id": 1042,
     "window_start": "2026-03-01T08:00:00Z",
@@ -187,15 +185,10 @@ async def _iterate_events(
                 after, text = event
                 if text:
                     yield text
-            try:
-                async with asyncio.timeout(_HEARTBEAT):
-                    await released.wait()
-            except TimeoutError:
-                yield b":\n\n"
-            if await request.is_disconnected():
+            if not await wait_for(released):
+                yield HEARTBEAT
+            if await has_ended(request, state, principal):
                 return
-            if not await state.access.is_still_valid(principal):
-                return  # the token was revoked, or has expired
 
 
 async def _read_event(

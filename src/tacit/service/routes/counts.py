@@ -7,7 +7,6 @@ counted and left out depends on public events, limits and earlier releases alone
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -27,6 +26,7 @@ from tacit.ledger.answers import parse_microseconds
 from tacit.service.access import CountingRole
 from tacit.service.count_feed import CountSelection, Starts
 from tacit.service.dependencies import SelectedCounts, State
+from tacit.service.event_streams import HEARTBEAT, has_ended, wait_for
 from tacit.service.problems import problem_responses
 from tacit.service.roles import Principal
 from tacit.service.routes.row_files import FILE_RESPONSE, Suffix, format_rows, send_file
@@ -36,8 +36,6 @@ _MOST_WINDOWS: Final = 1_000
 """The most windows on a page."""
 _FILE_ROWS: Final = 65_536
 """Rows of a file that are written together."""
-_HEARTBEAT: Final = 15.0
-"""Seconds after which a stream without events sends a comment, so that it stays open."""
 _ROW: Final[dict[str, JsonValue]] = {
     "window_start": "2026-03-01T08:00:00Z",
     "window_end": "2026-03-01T08:10:00Z",
@@ -196,14 +194,10 @@ async def _iterate_events(
             after, events = step
             for event in events:
                 yield event
-        try:
-            await asyncio.wait_for(released.wait(), _HEARTBEAT)
-        except TimeoutError:
-            yield b":\n\n"
-        if await request.is_disconnected():
+        if not await wait_for(released):
+            yield HEARTBEAT
+        if await has_ended(request, state, principal):
             return
-        if not await _run_in_thread(state.access.is_valid, principal):
-            return  # the token was revoked, or has expired
 
 
 def _begin_after(selection: CountSelection, after: int | None) -> CountSelection:
