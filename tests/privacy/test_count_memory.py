@@ -426,6 +426,26 @@ def test_a_limit_that_is_forgotten_from_window_to_window(monkeypatch: Patch) -> 
     assert {one.windows for one in breaks(name)} >= {(0, 1, 2)}
 
 
+def test_only_one_of_two_counts_is_charged(monkeypatch: Patch) -> None:
+    assert not breaks("several counts")
+    prepare = CountRelease.__init__
+
+    def forgetting(self: CountRelease, *given: Any, **named: Any) -> None:
+        prepare(self, *given, **named)
+        self._elements[1] = frozenset()
+
+    monkeypatch.setattr(CountRelease, "__init__", forgetting)
+    assert breaks("several counts")
+
+
+def test_counts_of_windows_that_slide_have_all_of_epsilon_each(monkeypatch: Patch) -> None:
+    case = Case(slide(COUNTED, 2), None, ("s",), small=1 << 3)
+    assert not case.run()[1]
+    monkeypatch.setattr("tacit.spec.epsilon_split.count_touched_windows", lambda *_: 1)
+    monkeypatch.setattr(Plan, "check_counts", lambda _: None)
+    assert case.run()[1]
+
+
 # Runs with a ledger that break down after each release
 
 
