@@ -129,7 +129,7 @@ def test_a_folder_that_is_empty_at_first_is_waited_for_and_empty_files_are_passe
     (feed.folder / f"2{feed.suffix}").touch()
     feed.put(f"3{feed.suffix}", tuples(4, 1))
     assert numbers(reading.take(1)) == [4]
-    timer.join()
+    timer.join(300)
 
 
 @pytest.mark.parametrize("name", [".2{}", "_2{}", "2{}.tmp", "2{}.inprogress", "2"])

@@ -198,7 +198,7 @@ def test_a_slow_pipe_flows_and_the_last_line_needs_no_end() -> None:
     assert placed([first, *rest]) == [1, 2, 3]
     with pytest.raises(SourceError, match="only once"):
         list(source.batches(["n"]))
-    thread.join()
+    thread.join(300)
     os.close(reader)
 
 

@@ -244,6 +244,6 @@ def test_a_broker_that_acknowledges_nothing_is_tried_again_on_another_connection
             with pytest.raises(UnreachableError, match="does not acknowledge"):
                 sink.deliver(batch(1))
             until(lambda: len(accepted) == 2, "connected again")
-        thread.join()
+        thread.join(300)
         for connection in accepted:
             connection.close()

@@ -337,8 +337,8 @@ class Child:
     def kill(self) -> None:
         """As sudden as a crash."""
         os.kill(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._reader.join()
+        self._process.wait(60)
+        self._reader.join(300)
         assert self._process.stdout is not None
         self._process.stdout.close()
 
@@ -511,7 +511,7 @@ def test_what_cannot_get_better_by_itself_stops_a_run(packets: list[bytes], mess
         source = opened_at(server.getsockname()[1], f"a?{COLUMNS}")
         with closing(Reading(source)) as flow, pytest.raises(SourceError, match=message):
             flow.until(1)
-        thread.join()
+        thread.join(300)
 
 
 @pytest.fixture(scope="module")

@@ -164,7 +164,7 @@ def test_after_a_kill_at_any_moment_each_answer_stands_there_once(
     time.sleep(0.25)
     process.send_signal(signal.SIGKILL)
     told += [line for line in process.stdout if line.endswith(b"\n")]
-    process.wait()
+    process.wait(60)
     process.stdout.close()
     following = range(len(told) + 1, len(told) + 4)
     with open_resumable_sink(target) as sink:

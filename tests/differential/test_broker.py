@@ -61,7 +61,7 @@ def stopped_after(ledger: Path, last: int) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        watcher.join()
+        watcher.join(300)
 
 
 def run_live(runs: Runs, broker: Mosquitto, variant: Variant) -> Outputs:

@@ -84,5 +84,5 @@ def test_what_one_thread_passes_to_another_stays_as_it_is(step: Step) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         produced, right = pool.submit(produce), pool.submit(consume)
-        produced.result()
-        assert right.result()
+        produced.result(300)
+        assert right.result(300)

@@ -64,7 +64,7 @@ class Feeder(threading.Thread):
     def stop(self) -> None:
         """Nothing happens any more."""
         self._stopping.set()
-        self.join()
+        self.join(300)
 
 
 class Driver:
@@ -120,7 +120,7 @@ class Driver:
         """End it at once."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait()
+        self.process.wait(60)
 
     def stop(self) -> None:
         """Let it stop the job with a savepoint."""

@@ -52,7 +52,7 @@ def test_a_job_from_kafka_to_kafka_is_stopped_and_resumed_with_another_paralleli
             assert process.wait(180) == 0, (tmp_path / "log").read_text()
         finally:
             process.kill()
-            process.wait()
+            process.wait(60)
     assert "resumed" in (tmp_path / "log").read_text()
     found = receiver.received()
     truth = detected(tmp_path, rows)

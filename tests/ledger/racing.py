@@ -43,7 +43,7 @@ class Engine:
     def kill(self) -> None:
         """End it as suddenly as a crash does."""
         self.process.kill()
-        self.process.join()
+        self.process.join(60)
 
 
 def _tell(to: Connection, work: Callable[..., Any], *arguments: Any) -> None:

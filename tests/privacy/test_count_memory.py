@@ -51,6 +51,7 @@ from tacit.privacy.mechanisms.counts import CountRelease
 from tacit.privacy.prices import NANO
 from tacit.spec import groups
 from tacit.spec.specification import Specification
+from tacit.windows.schedule import Windows
 from tests.differential.outputs import _empty_ledger
 from tests.privacy.enumeration import ALONE, FIRST, Ints, _products, _untried, registry, row_of
 from tests.privacy.memories import (
@@ -66,6 +67,7 @@ from tests.privacy.memories import (
     find_broken,
     limited,
 )
+from tests.privacy.streams import statistics_by_hand
 from tests.privacy.test_memory_restarts import forget_progress
 from tests.privacy.worlds import by_hand, specification
 
@@ -75,16 +77,17 @@ DAY = MICROSECONDS["d"]
 
 def remember(spec: Specification, spending: CountSpending | None) -> Plan:
     """A plan with a memory of counts that is made by hand."""
-    plan = make_plan(spec, by_hand(spec, {}), "uniform", "posterior")
+    statistics = statistics_by_hand(spec) if spec.windows.panes > 1 else by_hand(spec, {})
+    plan = make_plan(spec, statistics, "uniform", "posterior")
     model = GroupModel(np.array([0.3]), 1.0, 2.0)
     memory = CountMemory({"": model}, 2.0, 0.5, spending)
     return replace(plan, count_memories=dict.fromkeys(plan.counts, memory))
 
 
-def spend(epsilon: str, *intervals: int) -> CountSpending:
-    """Spending with these intervals at the usual scale, and at the next ones."""
+def spend(epsilon: str, *intervals: int, slow: int | None = None) -> CountSpending:
+    """Spending with these intervals at the usual scale and the next ones; `slow` is below it."""
     more = [*intervals, *[intervals[-1]] * 5]
-    return CountSpending(Fraction(epsilon), DAY, (*[intervals[0]] * 4, *more[:5]))
+    return CountSpending(Fraction(epsilon), DAY, (*[slow or intervals[0]] * 4, *more[:5]))
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,14 @@ class Case:
         return likely, find_broken(self.spec, likely, self.streams, limit=self.limit)
 
 
+def slide(spec: Specification, panes: int) -> Specification:
+    """The same with windows that slide."""
+    windows = {"size": f"{panes} us", "slide": "1 us", "future": "10 s"}
+    return spec.model_copy(update={"windows": Windows.model_validate(windows)})
+
+
 COUNTED = specification([("a", "2")], ["s"], types="as", counts=["AND(a, s)"])
+SEVERAL = specification([("a", "4")], ["s"], types="as", counts=["a", "AND(a, s)"])
 MIXED = specification([("a", "4")], ["AND(a, s)"], types="as", counts=["a"])
 CASES = {
     "every window": Case(COUNTED),
@@ -133,6 +143,23 @@ CASES = {
     ),
     "windows that cost nothing": Case(
         limited(COUNTED, "2 per d", "paced"), spend("0.5", 2, 1), ("s", "", "s"), Fraction(2)
+    ),
+    "windows that slide": Case(
+        limited(slide(COUNTED, 2), "2 per d", "paced"),
+        spend("0.4", 2, 1, slow=3),
+        limit=Fraction(2),
+        way=Way(restored=True),
+        small=1 << 4,
+    ),
+    "windows that slide, and a limit that is reached": Case(
+        limited(slide(COUNTED, 2), "1.5 per d"), None, ("s", "s"), Fraction(3, 2), small=1 << 3
+    ),
+    "several counts": Case(SEVERAL, None, ("s", ""), small=1 << 3),
+    "several counts and a limit that is spread": Case(
+        limited(SEVERAL, "4 per d", "paced"),
+        spend("0.5", 2, 1, slow=3),
+        limit=Fraction(4),
+        small=1 << 3,
     ),
     "answers beside counts": Case(limited(MIXED, "5 per d"), None, ("s", "s"), limit=Fraction(5)),
 }
@@ -253,8 +280,10 @@ def released(plan: Plan, streams: Sequence[Stream], noise: CountNoise, way: Way)
     rows, said = [], []
     for answers, _ in found:
         table = pl.DataFrame(answers.counted.table()).drop("window_start", "window_end")
-        table = table.sort(pl.col("group").cast(pl.Int64)).drop("group", "consumer", "query")
-        rows.append(table.fill_null(float("nan")).to_numpy().astype(np.float64))
+        table = table.sort(pl.col("group").cast(pl.Int64), "query")
+        table = table.drop("group", "consumer", "query").fill_null(float("nan"))
+        # A group has a row for each count.
+        rows.append(table.to_numpy().astype(np.float64).reshape(len(streams) + 1, -1))
         said.append(answers.detected)
     counted, detected = np.stack(rows, axis=1), np.concatenate(said)
     charges = np.stack([amounts for _, amounts in found])
@@ -395,6 +424,26 @@ def test_a_limit_that_is_forgotten_from_window_to_window(monkeypatch: Patch) -> 
     spent = "tacit.ledger.accounts.Accounts.spent"
     monkeypatch.setattr(spent, lambda self, *_: np.zeros(len(self.ids), np.int64))
     assert {one.windows for one in breaks(name)} >= {(0, 1, 2)}
+
+
+def test_only_one_of_two_counts_is_charged(monkeypatch: Patch) -> None:
+    assert not breaks("several counts")
+    prepare = CountRelease.__init__
+
+    def forgetting(self: CountRelease, *given: Any, **named: Any) -> None:
+        prepare(self, *given, **named)
+        self._elements[1] = frozenset()
+
+    monkeypatch.setattr(CountRelease, "__init__", forgetting)
+    assert breaks("several counts")
+
+
+def test_counts_of_windows_that_slide_have_all_of_epsilon_each(monkeypatch: Patch) -> None:
+    case = Case(slide(COUNTED, 2), None, ("s",), small=1 << 3)
+    assert not case.run()[1]
+    monkeypatch.setattr("tacit.spec.epsilon_split.count_touched_windows", lambda *_: 1)
+    monkeypatch.setattr(Plan, "check_counts", lambda _: None)
+    assert case.run()[1]
 
 
 # Runs with a ledger that break down after each release

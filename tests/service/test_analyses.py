@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from shutil import which
 
 import httpx
 import pytest
 
+from tacit.errors import PlanError
 from tacit.service.analyses import Analyses
 from tacit.service.console.curves import CurveLine, draw_curves
 from tacit.service.planner import JobKind
@@ -160,3 +163,15 @@ def test_labels_of_lines_that_end_together_are_moved_apart() -> None:
 
 def test_a_curve_of_one_point_is_drawn() -> None:
     assert "declared: 1" in draw_curves([CurveLine("a", [(1, 1.0)])], "x", "what", 1.0)
+
+
+def test_a_planner_says_whether_it_was_stopped_or_ended_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", which("false"))
+    planner, job = PlannerProcess(), PlanJob("", "", [], [])
+    with pytest.raises(PlanError, match="ended without a result"):
+        planner.make(job, lambda *_: None)
+    planner.stop()
+    with pytest.raises(PlanError, match="was stopped"):
+        planner.make(job, lambda *_: None)

@@ -29,7 +29,7 @@ def test_a_run_that_is_killed_every_other_second_gets_to_its_answers(tmp_path: P
             break
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            process.communicate(timeout=60)
             kills += 1
         kept = len(list(cache.rglob("*.nbc")))
         patience += 1.0 if kept == before else 0.0

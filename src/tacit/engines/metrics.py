@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LOCAL: Final = "127.0.0.1"
 NANO: Final = 1_000_000_000
+_STOP_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ class Metrics:
         """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join()
+        self._thread.join(_STOP_SECONDS)
 
     def __enter__(self) -> Metrics:
         return self

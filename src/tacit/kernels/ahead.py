@@ -27,6 +27,8 @@ _MOST_HELPERS: Final = 3
 """The most helpers; each needs about 200 MB of memory."""
 _WORTHWHILE: Final = 4
 """The least kernels per process; with fewer, starting a helper does not pay off."""
+_END_SECONDS: Final = 10.0
+"""Seconds in which a helper must end; after that it is killed."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,10 @@ def _run_helpers(wanted: Sequence[KernelSignature], helpers: int | None) -> Iter
         for process in processes:
             process.terminate()
         for process in processes:
-            process.wait()
+            try:
+                process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def _count_processors() -> int:

@@ -32,9 +32,10 @@ from tacit.spec.yaml_writer import to_yaml
 COMMAND: Sequence[str] = (sys.executable, "-m", "tacit.service.planner")
 """Starts the process."""
 _STOPPED: Final = "the planner was stopped; try again"
+_ENDED: Final = "the planner ended without a result; is there enough memory? Try again"
 _NICE: Final = 5
-
-
+_END_SECONDS: Final = 10.0
+"""Seconds in which a process that is killed must be gone; after that nobody waits for it."""
 _EPSILONS: Final = tuple(Fraction(tenths, 10) for tenths in (1, 5, 10, 20, 30, 50, 100))
 """The epsilons of a curve: fewer than `tacit curve` has, since each needs plans."""
 _MOST_COSTS: Final = 3
@@ -122,11 +123,12 @@ class PlannerProcess:
                 if "error" in told:
                     raise PlanError(told["error"])
                 progress(told["share"], told["what"])
-            raise PlanError(_STOPPED)
+            raise PlanError(_STOPPED if self._stopped else _ENDED)
         finally:
             process.stdout.close()
             process.kill()
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_SECONDS)
 
     def stop(self) -> None:
         """End the process, and refuse further jobs."""

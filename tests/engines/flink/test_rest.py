@@ -50,7 +50,7 @@ def answering(
             yield Cluster(f"127.0.0.1:{server.server_port}", timeout=5)
         finally:
             server.shutdown()
-            thread.join()
+            thread.join(300)
 
 
 def _json(answer: object) -> bytes:

@@ -100,13 +100,13 @@ def show_query(state: ServiceState, consumer: str | None, name: str) -> dict[str
         "grid": draw_grid(shown, f"Answers to {name}") if grid.rows else None,
         "map": make_map(state, query.consumer, [query]),
         "values": _list_values(grid, query),
-        "sureness": _describe_sureness(state, query, grid),
+        "expected": _describe_confidence(state, query, grid),
         **_summarise(grid, name),
     }
 
 
-def _describe_sureness(state: ServiceState, query: Query, grid: AnswerGrid) -> dict[str, Any]:
-    """Collect what a query depends on, and how sure its answers said they were."""
+def _describe_confidence(state: ServiceState, query: Query, grid: AnswerGrid) -> dict[str, Any]:
+    """Collect what a query depends on, and the confidence that its answers stated."""
     stated = []
     for what, chosen in (
         ("Mean confidence of all answers", grid.there),
@@ -120,7 +120,7 @@ def _describe_sureness(state: ServiceState, query: Query, grid: AnswerGrid) -> d
     return {"private": _list_private(state, query), "stated": stated, "windows": len(grid.starts)}
 
 
-def _describe_count_sureness(
+def _describe_intervals(
     state: ServiceState, query: Query, groups: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Collect what a count depends on, and how wide its intervals were in the last window."""
@@ -129,9 +129,11 @@ def _describe_count_sureness(
         widest = max(groups, key=lambda one: int(one["high"]) - int(one["low"]))
         wide = f"{(widest['high'] - widest['low']) / 2:.3g}"
         least = min(float(one["confidence"]) for one in groups)
+        estimated = any(one["estimated"] for one in groups)
+        often = "of windows that are like history, in about" if estimated else "in at least"
         stated = [
             ("The true count is within", f"± {wide}"),
-            ("in at least", f"{100 * least:.0f} %"),
+            (often, f"{100 * least:.0f} %"),
         ]
     return {"private": _list_private(state, query), "stated": stated, "windows": 1}
 
@@ -182,7 +184,7 @@ def _show_counts(state: ServiceState, query: Query) -> dict[str, Any]:
         "kind": "counts",
         "grid": None,
         "map": make_map(state, query.consumer, [query]),
-        "sureness": _describe_count_sureness(state, query, groups),
+        "expected": _describe_intervals(state, query, groups),
         "by": query.by,
         "groups": groups[:_MOST_ROWS],
         "all_groups": len(groups),
