@@ -14,7 +14,7 @@ import pytest
 from tacit.errors import PlanError
 from tacit.service.analyses import Analyses
 from tacit.service.console.curves import CurveLine, draw_curves
-from tacit.service.planner import JobKind
+from tacit.service.planner import JobKind, PlanJob, PlannerProcess
 from tacit.service.roles import Principal, Role
 from tacit.service.serving import SetupOptions
 from tacit.service.workflow import ProposalState

@@ -17,7 +17,6 @@ from tacit.service.access import address_of
 from tacit.service.console import views
 from tacit.service.console.rendering import render
 from tacit.service.dependencies import State
-from tacit.service.event_streams import HEARTBEAT, has_ended, wait_for
 from tacit.service.problems import Problem
 from tacit.service.roles import Principal, Role
 from tacit.service.routes.event_streams import follow_releases

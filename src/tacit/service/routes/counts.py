@@ -25,7 +25,6 @@ from tacit.ledger.answers import parse_microseconds
 from tacit.service.access import CountingRole
 from tacit.service.count_feed import EARLIEST, CountSelection
 from tacit.service.dependencies import SelectedCounts, State
-from tacit.service.event_streams import HEARTBEAT, has_ended, wait_for
 from tacit.service.problems import problem_responses
 from tacit.service.routes.event_streams import stream_events
 from tacit.service.routes.row_files import FILE_RESPONSE, Suffix, format_rows, send_file
