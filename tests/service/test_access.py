@@ -15,7 +15,8 @@ from tacit.ledger.database import now
 from tacit.service.access import FailedAttempts, RequestRates
 from tacit.service.roles import Principal, Role
 from tacit.service.routes.workflow import show_proposal
-from tacit.service.workflow import OPEN, Proposal, ProposalKind, ProposalState
+from tacit.service.tables import OPEN, ProposalState
+from tacit.service.workflow import Proposal, ProposalKind
 from tests.service.services import Running, bearer
 
 ROLES: tuple[str | None, ...] = (None, "source", "consumer", "subject", "operator")

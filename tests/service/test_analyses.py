@@ -17,7 +17,7 @@ from tacit.service.console.curves import CurveLine, draw_curves
 from tacit.service.planner import JobKind, PlanJob, PlannerProcess
 from tacit.service.roles import Principal, Role
 from tacit.service.serving import SetupOptions
-from tacit.service.workflow import ProposalState
+from tacit.service.tables import ProposalState
 from tests.service.services import SUBJECTS, Running, running, write_tuples
 from tests.service.test_console import browser
 
