@@ -43,7 +43,7 @@ queries:
   - {{name: follows, consumer: clinic, pattern: "SEQ(b, c)"}}
   - {{name: alone, consumer: clinic, pattern: "AND(b, NOT c)"}}
 """
-_PATIENCE: Final = 90.0
+_PATIENCE: Final = 300.0
 _CONTENT: Final = ("window_start", "subject", "query", "detected", "value")
 
 Row = dict[str, Any]

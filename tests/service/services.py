@@ -71,7 +71,7 @@ PLACES = ((8.40, 49.01), (8.415, 49.005), (8.391, 49.001))
 """Positions in the clinic, the depot and the lake."""
 SUBJECTS = 5
 QUERIES = 3
-PATIENCE = 90.0
+PATIENCE = 300.0
 """Seconds that anything may take."""
 T = TypeVar("T")
 

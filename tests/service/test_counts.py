@@ -6,7 +6,8 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 import tacit
 from tacit.errors import ServiceError
+from tacit.service.count_feed import EARLIEST, CountFeed, CountSelection
 from tacit.service.tokens import public_id
 from tests.service.services import SPEC, SUBJECTS, Running, running, within, write_tuples
 from tests.service.test_console import browser
@@ -212,6 +214,50 @@ def test_a_stream_has_an_event_for_each_window(counting: Running) -> None:
     assert [number for number, _ in events] == [60_000_000 * window for window in range(WINDOWS)]
     rows = [row for _, own in events for row in own]
     assert rows == ledger_rows(counting, consumer="city")
+
+
+def follow(
+    read: Callable[[CountSelection, int, int], tuple[int, bytes] | None], selection: CountSelection
+) -> bytes:
+    """Read events to the end."""
+    found, after = b"", EARLIEST
+    while (event := read(selection, after, 1)) is not None:
+        assert event[0] > after
+        after = event[0]
+        found += event[1]
+    return found
+
+
+def test_events_from_the_ledger_and_from_memory_are_the_same(
+    counting: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = counting.service.state
+    feed = CountFeed(state.ledger, state.name)
+    monkeypatch.setattr(feed, "last_start", lambda: EARLIEST)  # as if nothing was released yet
+    with feed.streaming():
+        feed.announce()
+        some = CountSelection("city", ("visits",), ("blue",), 60_000_000, 180_000_000)
+        for selection in (
+            CountSelection(),
+            some,
+            CountSelection("nobody"),
+            replace(some, groups=()),
+        ):
+            assert follow(feed.recall_event, selection) == follow(feed.read_event, selection)
+        assert follow(feed.recall_event, some).count(b"event: counts") == 2
+        last = 60_000_000 * (WINDOWS - 1)
+        assert (feed.is_latest(last), feed.is_latest(last - 1)) == (True, False)
+        one = feed._windows[0].rows.size
+        monkeypatch.setattr("tacit.service.count_feed._MOST_BYTES", 2 * one)
+        feed.announce()
+        assert 0 < len(feed._windows) < WINDOWS
+        assert feed.recall_event(CountSelection(), EARLIEST, 1) is None  # it may miss some
+        kept = feed._windows[0].start
+        event = feed.recall_event(CountSelection(), kept - 60_000_000, 1)
+        assert event is not None
+        assert event[0] == kept
+    feed.announce()
+    assert not feed._windows  # nobody reads
 
 
 def test_a_stream_of_counts_continues_where_it_was(counting: Running) -> None:

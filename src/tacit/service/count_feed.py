@@ -8,7 +8,8 @@ arrive.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -111,7 +112,7 @@ class CountFeed:
         self._run = run
         self._lock = threading.Lock()
         self._recent: OrderedDict[int, pa.Table] = OrderedDict()
-        self._windows: deque[CountedWindow] = deque()
+        self._windows: list[CountedWindow] = []
         """The last windows of releases that were announced, without a gap."""
         self._follows: int | None = None
         """No window is between this one and the first of them."""
@@ -181,12 +182,14 @@ class CountFeed:
             for starts, table in self.read(CountSelection(since=begin + 1))
             for window in _cut(starts, table)
         ]
+        for window in found:
+            window.rows.lines  # noqa: B018 - in this thread, before all streams ask for it
         with self._lock:
             self._windows += found
             self._latest = found[-1].start if found else begin
             size = sum(one.rows.size for one in self._windows)
             while self._windows and size > _MOST_BYTES:
-                oldest = self._windows.popleft()
+                oldest = self._windows.pop(0)
                 self._follows = oldest.start
                 size -= oldest.rows.size
 
@@ -201,8 +204,9 @@ class CountFeed:
         with self._lock:
             if self._follows is None or after < self._follows:
                 return None
-            found = next((one for one in self._windows if one.start > after), None)
-        return None if found is None else (found.start, found.format_event(selection))
+            place = bisect_right(self._windows, after, key=lambda window: window.start)
+            found = self._windows[place : place + 1]
+        return (found[0].start, found[0].format_event(selection)) if found else None
 
     def read_event(
         self, selection: CountSelection, after: int, _most: int
