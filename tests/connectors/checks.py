@@ -262,10 +262,14 @@ class Reading:
         while silent < 2:
             silent = 0 if self.next().table.num_rows else silent + 1
 
+    def place(self, row: int) -> tuple[Any, int]:
+        """The token at which this row is resumed, and how many rows come before it there."""
+        return self._places[row]
+
     def resume(self, source: Source, taken: int) -> int:
         """Resume a source after so many rows; how many of them it brings again."""
         if not self.offsets:
-            token, rows = self._places[taken]
+            token, rows = self.place(taken)
             source.resume(json.loads(json.dumps(token)))
             return rows
         tokens = dict(self.offsets)

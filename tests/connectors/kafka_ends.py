@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from tacit.connectors.openers import open_input, open_resumable_sink
 from tacit.pipeline.sinks import Sink

@@ -217,8 +217,7 @@ class Reader:
         for rows, taken, progress in batch.count_inserted(inserted):
             position = rows.position
             assert position is not None, "these rows were not read by a reader"
-            self._report(rows, position, taken)
-            position = rows.position
+            position = self._report(rows, position, taken)
             if not self._resumable:
                 continue
             number, receipt = position.number, position.receipt
@@ -237,23 +236,28 @@ class Reader:
                 if self._acknowledged.get(place) == receipt:
                     del self._receipts[place]
 
-    def _report(self, rows: Rows, position: ReadPosition, taken: int) -> None:
-        """Write unreadable lines to the dead letters, once the position is past them."""
+    def _report(self, rows: Rows, position: ReadPosition, taken: int) -> ReadPosition:
+        """Write unreadable lines to the dead letters, once the position is past them.
+
+        Returns the position with the lines that are reported.
+        """
         if not rows.rejected:
-            return
-        lines, later = rows.rejected, ()
+            return position
+        lines = rows.rejected
+        later: tuple[Rejected, ...] = ()
         if position.partition is not None:
             token, _ = _find_place(rows, position, taken)
             lines = tuple(line for line in rows.rejected if line.place < token)
             later = rows.rejected[len(lines) :]
         elif not taken and rows.table.num_rows:
-            return
+            return position
         else:
-            rows.position = replace(position, lines=position.lines + len(lines))
+            position = rows.position = replace(position, lines=position.lines + len(lines))
         rows.rejected = later
         if lines:
             self.unreadable += len(lines)
             self.dead_letters.add_lines(rows.stream, rows.source, lines)
+        return position
 
     def _advance_partition(
         self, rows: Rows, position: ReadPosition, taken: int, progress: int

@@ -25,6 +25,8 @@ from tacit.errors import SourceError
 AWAY_SECONDS: Final = 5.0
 """Seconds after which others no longer wait for a partition that has messages but sends none."""
 _POLL_SECONDS: Final = 0.1
+_BACKLOG_SECONDS: Final = 0.4
+"""Seconds to fetch messages before they are passed on, while there are many."""
 _FETCHED: Final = 2000
 _MOST: Final = 1 << 15
 """The most messages that are passed on together."""
@@ -124,7 +126,7 @@ class _Columns:
         self.values.extend(values)
         self.size += sum(map(len, values))
         if keyed:
-            self.keys.extend(map(Fetched.key, messages))  # type: ignore[arg-type]
+            self.keys.extend(map(Fetched.key, messages))
 
     def sort(self) -> tuple[NDArray[np.int64], FetchedMessages]:
         """Return the messages by partition, and the numbers of their partitions."""
@@ -193,10 +195,13 @@ class PartitionFetcher:
         begin = time.monotonic()
         left = _POLL_SECONDS
         while left > 0 and len(columns.offsets) < _MOST and columns.size < _MOST_BYTES:
-            self._add(consumer.consume(_FETCHED, left), columns)
+            found = consumer.consume(_FETCHED, left)
+            self._add(found, columns)
             if self._fatal is not None:
                 self._fail(self._fatal)
-            left = begin + _POLL_SECONDS - time.monotonic()
+            # Large batches cost less, and nobody waits for the rest of a backlog.
+            full = len(found) == _FETCHED
+            left = begin + (_BACKLOG_SECONDS if full else _POLL_SECONDS) - time.monotonic()
         return self._sort(columns, min(time.monotonic() - begin, 2 * _POLL_SECONDS))
 
     def _add(self, messages: list[Fetched], columns: _Columns) -> None:

@@ -141,12 +141,10 @@ class KafkaSource(Source):
 
     def _read_again(self, rows: _MessageRows, merged: MergedPosition) -> Iterator[Batch]:
         """Yield the batch of an earlier version's position again, unchanged."""
-        settings = self._settings()
-        for name in ("group.instance.id",):  # it is no member of the group
-            settings.pop(name, None)
         nothing = rows.make_batch(FetchedMessages(np.empty(0, np.int64), [], [], ())).table
         messages = None
-        with Consumer(settings, logger=log) as consumer:
+        # It is no member of the group that keeps its partitions.
+        with closing(self._create_consumer(**{"group.instance.id": ""})) as consumer:
             for messages in read_merged(consumer, merged, keyed=rows.keyed):
                 if messages is None:
                     yield Batch(nothing, 1, 0, self.name)
