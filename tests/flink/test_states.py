@@ -83,7 +83,7 @@ def ran(folder: Path, until: Callable[[SubmitOutcome], bool]) -> SubmitOutcome:
     with open_submission(version, sources, [f"{folder}/answers/"], options) as run:
 
         def stop() -> None:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             while not until(run.outcome) and time.monotonic() < deadline:
                 time.sleep(0.1)
             run.stop()
