@@ -75,8 +75,7 @@ class Proxy:
                 self._forward()
 
             def _forward(self) -> None:
-                size = int(self.headers.get("Content-Length") or 0)
-                body = self.rfile.read(size)
+                body = self._read()
                 if self.headers["Authorization"] != Proxy.TOKEN:
                     self._answer(401, b"<html>who are you?</html>")
                     return
@@ -89,6 +88,16 @@ class Proxy:
                 answer = cluster.getresponse()
                 self._answer(answer.status, answer.read())
                 cluster.close()
+
+            def _read(self) -> bytes:
+                if self.headers.get("Transfer-Encoding") != "chunked":
+                    return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                parts = []
+                while size := int(self.rfile.readline().split(b";")[0], 16):
+                    parts.append(self.rfile.read(size))
+                    self.rfile.readline()
+                self.rfile.readline()
+                return b"".join(parts)
 
             def _answer(self, status: int, body: bytes) -> None:
                 self.send_response(status)

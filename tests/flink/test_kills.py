@@ -18,7 +18,7 @@ from tests.flink.killing import Driver, check, prepare
 @pytest.fixture
 def proxy(cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """A proxy before the cluster; drivers know its token."""
-    monkeypatch.setenv("FLINK_REST_CLIENT_HEADERS", f"Authorization: {Proxy.TOKEN}")
+    monkeypatch.setenv("FLINK_REST_CLIENT_HEADERS", f"Authorization:{Proxy.TOKEN}")
     started = Proxy(cluster.port)
     yield started
     started.close()

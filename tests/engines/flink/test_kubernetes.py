@@ -52,7 +52,7 @@ def test_selectors_find_their_pods() -> None:
 def test_the_command_that_submits_is_understood() -> None:
     container = pods()[-1]["spec"]["containers"][0]
     assert container["command"] == ["tacit", "submit"]
-    parsed = Context(submit, resilient_parsing=False)
+    parsed = Context(submit, help_option_names=["-h", "--help"])
     submit.parse_args(parsed, list(container["args"]))
     assert parsed.params["detach"]
     assert parsed.params["cluster"] == "flink-jobmanager:8081"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 _FEWEST: Final = 128
 MOST: Final = 32_768
 """The most key groups that Flink has."""
-_ROW: Final = 31
+_ROW: Final = 62
 """Java's hash of a row with one number is the number and this."""
 
 

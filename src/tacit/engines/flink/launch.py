@@ -152,7 +152,8 @@ def start(
     try:
         client = env.execute_async(name)
     except Exception as error:  # from Java
-        raise EngineError(f"Flink refused the job: {_first_line(error)}") from error
+        reason = Failure.parse(time.time(), str(error)).reason
+        raise EngineError(f"Flink refused the job: {reason}") from error
     job = str(client.get_job_id())
     folders.add_job_id(job)
     return RunningJob(cluster, job, places.savepoints, client=None if address else client)

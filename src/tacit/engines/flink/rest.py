@@ -262,7 +262,7 @@ class Cluster:
             if error.code in (401, 403):
                 return EngineError(
                     f"{self.address} refuses the request ({error.code}). If a proxy wants a token,"
-                    " set FLINK_REST_CLIENT_HEADERS='Authorization: Bearer ...'"
+                    " set FLINK_REST_CLIENT_HEADERS='Authorization:Bearer ...'"
                 )
             return self._not_flink()
         reason = Failure.parse(time.time(), "\n".join(errors)).reason

@@ -1,0 +1,99 @@
+"""The driver reports what the job has released; what anyone can scrape is public."""
+
+from __future__ import annotations
+
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.job_status import JobStatus
+from tacit.engines.flink.launch import RunningJob
+from tacit.engines.flink.rest import Cluster
+from tacit.engines.flink.run import FlinkRun
+from tacit.engines.flink.submission import JobOptions, serve_metrics
+from tacit.errors import OptionError, StateError
+from tacit.spec.yaml_reader import loads
+from tests.engines.sharded.simulated import made
+from tests.engines.sharded.test_sharded import SPEC, written
+from tests.services import free_port
+
+
+class Finished(RunningJob):
+    """A job that has ended with its input."""
+
+    def finish(self) -> None:
+        """There is nothing to end."""
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    """The folder of a job that has released three windows."""
+    found = Folders(tmp_path / "job")
+    found.create()
+    JobStatus(windows=3, answers=300).write(found.status)
+    return found
+
+
+def watching(folders: Folders) -> FlinkRun:
+    """A driver that has found the job running."""
+    spec = loads(f"{SPEC}subjects: [p1, p2]\n")
+    job = made(spec, written(folders.root, 1, 1, 10), 2)
+    cluster = Cluster(f"localhost:{free_port()}")
+    return FlinkRun("home", job, folders, Finished(cluster, "7", "file:///tmp"), attached=True)
+
+
+def test_what_is_released_while_a_driver_watches_is_its_outcome(folders: Folders) -> None:
+    run = watching(folders)
+    JobStatus(
+        windows=8,
+        answers=800,
+        until=1_700_000_460_000_000,
+        released_at=1_700_000_477.7,
+        taken=4711,
+        refused={"late": 815},
+        finished=True,
+    ).write(folders.status)
+    port = free_port()
+    with serve_metrics(run, str(port)):
+        outcome = run.run()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
+            text = page.read().decode()
+    assert (outcome.windows, outcome.answers) == (5, 500)
+    assert outcome.finished
+    assert outcome.resumed
+    assert (outcome.taken, outcome.refused) == (4711, {"late": 815})
+    assert "tacit_windows_released_total 5.0" in text
+    assert "tacit_released_until_timestamp_seconds 1.70000046e+09" in text
+    assert "tacit_last_release_timestamp_seconds 1.70000046e+09" in text  # whole windows
+    assert "4711" not in text
+    assert "815" not in text
+
+
+def test_an_attached_driver_that_is_stopped_leaves_the_job_alone(folders: Folders) -> None:
+    run = watching(folders)
+    run.stop()
+    outcome = run.run()
+    assert outcome.running
+    assert not outcome.finished
+    assert outcome.savepoint is None
+
+
+def test_a_job_inside_this_process_cannot_be_detached(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="ends with it"):
+        JobOptions("home", tmp_path, detach=True)
+
+
+def test_an_address_of_metrics_that_is_none_is_refused(folders: Folders) -> None:
+    with (
+        pytest.raises(OptionError, match=r"expected \[HOST:\]PORT"),
+        serve_metrics(watching(folders), "here"),
+    ):
+        pass
+
+
+def test_a_status_that_is_damaged_is_refused(folders: Folders) -> None:
+    folders.status.write_text("{")
+    with pytest.raises(StateError, match="cannot be read"):
+        JobStatus.read(folders.status)
