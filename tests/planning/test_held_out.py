@@ -11,6 +11,7 @@ import json
 import numpy as np
 import pytest
 from benchmarks.held_out import (
+    World,
     compare,
     compare_memory,
     draw_lasting_world,
@@ -79,6 +80,31 @@ def test_what_a_plan_gets_on_other_windows_is_what_a_run_counts(
     for part in ("tp", "fp", "fn"):
         mean, found = getattr(expected, part), getattr(counted, part)
         assert (np.abs(found - mean) <= 5 * np.sqrt(np.maximum(mean, 2))).all(), part
+
+
+def test_so_do_plans_for_queries_over_groups_that_go_together() -> None:
+    """All private events are common in one mood and rare in the other."""
+    groups = [["x0", "x1", "x2"], ["y0", "y1", "y2"]]
+    names = ["b", *groups[0], *groups[1]]
+    texts = [*(f"AND({x}, {y})" for x, y in zip(*groups, strict=True)), "OR(x0, y1)", "AND(x1, b)"]
+    spec = loads(
+        json.dumps(
+            {
+                "streams": {"s": {"subject": "who", "time": "at"}},
+                "windows": {"size": "1 min"},
+                "events": {n: {"stream": "s", "where": f"kind = '{n}'"} for n in names},
+                "private": [
+                    {"pattern": f"AND({', '.join(group)})", "epsilon": 2} for group in groups
+                ],
+                "queries": [
+                    {"name": f"q{n}", "consumer": "c", "pattern": text}
+                    for n, text in enumerate(texts)
+                ],
+            }
+        )
+    )
+    moods = np.array([[0.5, *[0.8] * 6], [0.5, *[0.1] * 6]])
+    assert find_faults(compare(World(spec, moods, 4000), 1, fresh=8000)) == []
 
 
 def entangled(queries: int) -> Specification:
