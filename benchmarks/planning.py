@@ -1,7 +1,8 @@
 """Measure planning from a file, each plan in a separate process: time, memory, size, loading.
 
-`python -m benchmarks.planning growth KIND MECHANISM WINDOWS` plans for 250, 500 and 1000 queries
-with these windows, and for 250 queries with twice and four times as many.
+`python -m benchmarks.planning growth KIND MECHANISM WINDOWS [QUERIES]` plans for 250, 500, 1000 and
+2000 queries with these windows, and for QUERIES (250) with twice and four times as many. For the
+sizes of the targets, use 25000 windows and 1000 queries.
 """
 
 from __future__ import annotations
@@ -206,10 +207,10 @@ def load(path: Path, kind: str, queries: int) -> dict[str, float]:
     return {"loading": spent.elapsed, "loading_processor": spent.processor}
 
 
-def grow(kind: str, mechanism: str, windows: int) -> None:
+def grow(kind: str, mechanism: str, windows: int, same: int = 250) -> None:
     """Print how processor time, memory and the size of a plan grow."""
-    sizes = [(queries, windows) for queries in (250, 500, 1000)]
-    for queries, number in [*sizes, (250, 2 * windows), (250, 4 * windows)]:
+    sizes = [(queries, windows) for queries in (250, 500, 1000, 2000)]
+    for queries, number in [*sizes, (same, 2 * windows), (same, 4 * windows)]:
         found = _measure(kind, mechanism, queries, number)
         print(
             f"{queries} queries, {number} windows: {found['processor']:.1f} s,"
@@ -222,7 +223,7 @@ def grow(kind: str, mechanism: str, windows: int) -> None:
 def main(job: str, path: str, kind: str, queries: str, *more: str) -> None:
     """Measure in this process and print the result."""
     if job == "growth":
-        grow(path, kind, int(queries))
+        grow(path, kind, int(queries), *map(int, more))
         return
     if job == "load":
         found = load(Path(path), kind, int(queries))

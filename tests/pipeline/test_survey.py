@@ -20,6 +20,7 @@ from tacit.planning.tallies import (
     MOST_STRETCHES,
     ChosenRows,
     CombinationCounts,
+    PositiveCounts,
     Stretches,
 )
 from tacit.privacy.evidence import Evidence
@@ -317,6 +318,27 @@ def test_stretches_are_of_equal_length_and_counts_are_those_of_each(
         slow = Counter(map(tuple, own.tolist()))
         found = {tuple(r): n for r, n in zip(rows.tolist(), counts[:, fold], strict=True) if n}
         assert found == slow
+
+
+@pytest.mark.parametrize("slots", [1, 64, 100, 130])
+def test_positives_are_those_of_the_combinations(slots: int) -> None:
+    random = np.random.default_rng(slots)
+    columns = [0, 3, 1]
+    stretches, positives = Stretches(), PositiveCounts(columns)
+    tallies = [CombinationCounts([column]) for column in columns]
+    for windows in (1, 1, 3, 40):
+        bits = random.integers(0, 1 << 63, (windows, 5, -(-slots // 64)), dtype=np.uint64)
+        division = stretches.divide(windows, slots)
+        rows = ChosenRows.choose(random.random((windows, slots)) < 0.7, division)
+        positives.add(bits, rows)
+        for tally in tallies:
+            tally.add(bits, rows)
+    folds = stretches.folds()
+    total, found = positives.count(folds)
+    for own, tally in zip(found, tallies, strict=True):
+        values, counts = tally.rows(folds)
+        assert own.tolist() == counts[values[:, 0]].sum(axis=0).tolist()
+        assert total.tolist() == counts.sum(axis=0).tolist()
 
 
 def test_statistics_of_folds_add_up_and_training_is_without_what_is_held_out() -> None:

@@ -161,7 +161,8 @@ class Survey:
         `starts` are the start times of windows that follow those of the call before.
         """
         rows = ChosenRows.choose(chosen, division)
-        for tally in (*self._components, *self._parts, self._queries):
+        self._queries.add(bits, rows)
+        for tally in (*self._components, *self._parts):
             tally.add(bits, rows)
         if self._joint is not None:
             self._joint.add(bits, rows)

@@ -64,6 +64,6 @@ def map_groups(neighbours: Sequence[Neighbours], place: Indices) -> tuple[Neighb
     numbers = place.tolist()
     for group in neighbours:
         rows = tuple(sorted({numbers[row] for row in group.rows}))
-        if len(rows) > 1:
-            found[rows] = min(group.epsilon, found.get(rows, group.epsilon))
+        if len(rows) > 1 and (rows not in found or group.epsilon < found[rows]):
+            found[rows] = group.epsilon
     return tuple(Neighbours(rows, epsilon) for rows, epsilon in found.items())

@@ -77,12 +77,20 @@ class Sequences:
     def thin(self, rows: int) -> Sequences:
         """Leave out subjects, evenly, so that at most about so many windows are left."""
         step = max(1, self.known.size // max(1, rows))
-        own = slice(None, None, min(step, max(1, self.known.shape[1])))
+        subjects: int = self.known.shape[1]
+        return self._choose(np.arange(0, subjects, min(step, max(1, subjects))))
+
+    def repeat(self, times: int) -> Sequences:
+        """Return every subject so many times, to draw for it as often."""
+        return self._choose(np.tile(np.arange(self.known.shape[1]), times))
+
+    def _choose(self, subjects: Whole) -> Sequences:
+        """Return the windows of these subjects."""
         return replace(
             self,
-            known=self.known[:, own],
+            known=self.known[:, subjects],
             components=tuple(
-                ComponentSequence(part.signals[:, own], part.values[:, own])
+                ComponentSequence(part.signals[:, subjects], part.values[:, subjects])
                 for part in self.components
             ),
             fits={},

@@ -53,6 +53,9 @@ _ROWS: Final = 25_000
 """The number of windows of subjects that are simulated for each fold."""
 _LEAST: Final = 48
 """The least number of windows of a fold that are simulated, however many subjects there are."""
+_DRAWN: Final = 50_000
+"""Shorter histories are drawn repeatedly, for about so many windows of all folds."""
+_MOST_DRAWS: Final = 16
 _CONTEXTS: Final = 64
 """The number of contexts of all components that have channels to choose from."""
 _SAMPLED: Final = 4000
@@ -296,6 +299,7 @@ def count_held_out(
     sequences = statistics.sequences
     assert sequences is not None
     sequences = sequences.thin(_FOLDS * _ROWS)
+    sequences = sequences.repeat(min(_MOST_DRAWS, max(1, _DRAWN // max(1, sequences.known.size))))
     truth = TrueAnswers(parts.exposure)
     found, rows = [], 0
     for fold, (begin, stop) in enumerate(pairwise(fits.bounds)):

@@ -82,9 +82,9 @@ def fit_transitions(steps: Steps, model: Model, firsts: Firsts) -> Transitions:
     index = StepIndex.build(steps, model)
     fitted = _fit_profiles(steps, index, index.places, model, subjects)
     layout, size = model.layout, model.size
-    counts = np.zeros((layout.cells * size, model.profiles, size))
-    counts[index.rows] = fitted.counts
-    counts = counts.reshape(layout.cells, size, model.profiles, size).swapaxes(1, 2)
+    rows = np.zeros((layout.cells * size, model.profiles, size))
+    rows[index.rows] = fitted.counts
+    counts = rows.reshape(layout.cells, size, model.profiles, size).swapaxes(1, 2)
     first = layout.groups[firsts.groups] * size + firsts.values
     starts = [
         np.bincount(first, own[firsts.subjects], layout.kinds * size).reshape(layout.kinds, size)
@@ -201,8 +201,8 @@ def _add_rows(places: Whole, rows: Floats, number: int) -> Floats:
     flat = rows.reshape(len(rows), -1)
     width = flat.shape[1]
     cells = (places * width)[:, np.newaxis] + np.arange(width)
-    sums = np.bincount(cells.ravel(), flat.ravel(), number * width)
-    return np.asarray(sums).reshape(number, *rows.shape[1:])
+    sums = np.bincount(cells.ravel(), flat.ravel(), number * width).astype(np.float64, copy=False)
+    return sums.reshape(number, *rows.shape[1:])
 
 
 class _ProfileFit(NamedTuple):
