@@ -198,7 +198,7 @@ def test_numbers_count_the_yes_answers() -> None:
         ({"one_of": {"x-y": "a"}}, "cannot be a name"),
         ({"one_of": {}}, "1 to 64"),
         ({"one_of": {"x": "missing"}}, "missing"),
-        ({"times": "a", "up_to": 2, "quality": 0.9}, "for queries with pattern"),
+        ({"times": "a", "up_to": 2, "alpha": 0.9}, "for queries with pattern"),
     ],
 )
 def test_mistakes_in_queries_with_several_values(fields: dict[str, object], message: str) -> None:

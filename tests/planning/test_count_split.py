@@ -44,9 +44,9 @@ def measure(seed: int, *, stay: float = 0.0, days: int = 4, homes: int = HOMES) 
     on = chance.random((hours, homes)) < share[:, np.newaxis]
     for hour in range(1, hours):
         on[hour] = np.where(chance.random(homes) < stay, on[hour - 1], on[hour])
-    hour, home = np.indices(on.shape).reshape(2, -1)
-    lit = chance.random(len(hour)) < 0.7
-    at = 3600 * (hour + 24 * 10 * seed)
+    window, home = np.indices(on.shape).reshape(2, -1)
+    lit = chance.random(len(window)) < 0.7
+    at = 3600 * (window + 24 * 10 * seed)
     return pl.DataFrame({"home": home, "at": at, "oven": on.reshape(-1), "light": lit})
 
 

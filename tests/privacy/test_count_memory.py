@@ -47,7 +47,7 @@ from tacit.privacy.count_memory import (
     GroupModel,
 )
 from tacit.privacy.mechanisms import counts
-from tacit.privacy.mechanisms.counts import CountRelease
+from tacit.privacy.mechanisms.counts import METHODS, CountRelease
 from tacit.privacy.prices import NANO
 from tacit.spec import groups
 from tacit.spec.specification import Specification
@@ -281,9 +281,12 @@ def released(plan: Plan, streams: Sequence[Stream], noise: CountNoise, way: Way)
     for answers, _ in found:
         table = pl.DataFrame(answers.counted.table()).drop("window_start", "window_end")
         table = table.sort(pl.col("group").cast(pl.Int64), "query")
-        table = table.drop("group", "consumer", "query").fill_null(float("nan"))
+        made = {name: float(number) for number, name in enumerate(METHODS)}
+        method = pl.col("method").cast(pl.String).replace_strict(made, return_dtype=pl.Float64)
+        table = table.with_columns(method).drop("group", "consumer", "query")
         # A group has a row for each count.
-        rows.append(table.to_numpy().astype(np.float64).reshape(len(streams) + 1, -1))
+        numbers = table.fill_null(float("nan")).to_numpy().astype(np.float64)
+        rows.append(numbers.reshape(len(streams) + 1, -1))
         said.append(answers.detected)
     counted, detected = np.stack(rows, axis=1), np.concatenate(said)
     charges = np.stack([amounts for _, amounts in found])

@@ -246,8 +246,9 @@ def test_an_estimate_that_reads_true_answers_is_noticed(monkeypatch: Patch) -> N
 
     def peek(self: CountRelease, windows: Any, *rest: Any) -> Any:
         """Estimate from what is true, not from what is released."""
-        true = windows.bits[:, self._status.columns]
-        return draw(self, windows, *rest[:-1], rest[-1]._replace(bits=true))
+        *others, answers = rest
+        true = answers._replace(bits=windows.bits[:, self._status.columns])
+        return draw(self, windows, *[*others, true])
 
     monkeypatch.setattr(CountRelease, "draw", peek)
     assert broken(spec, plan, all_cases(spec)) == ["a"]

@@ -173,10 +173,21 @@ class PlanReport:
     def _list_queries(self, expected: Expected) -> list[dict[str, Any]]:
         needed = self._list_required()
         exact = self._find_exact()
+        whole = [query.whole for query in self.spec.boolean_queries]
         return [
-            row | {"exact": row["query"] in exact, "needs": quality}
-            for row, quality in zip(expected.rows(), needed, strict=True)
+            row | {"exact": row["query"] in exact, "needs": quality if alone else None}
+            for row, quality, alone in zip(expected.rows(), needed, whole, strict=True)
         ]
+
+    def _format_value(self, value: ValueQuality) -> str:
+        """Say how often a value is right, and whether that is enough."""
+        asked = zip(self.spec.boolean_queries, self._list_required(), strict=True)
+        needed = next((own for query, own in asked if query.query == value.query), None)
+        if needed is None:
+            return f"{value}."
+        least = value.least_accuracy
+        enough = "enough" if least >= needed else "falls short"
+        return f"{value}; right in at least {least:.1%}, needs {needed:.1%}: {enough}."
 
     def _list_values(self) -> list[ValueQuality]:
         """Return the expected quality of queries with several values."""
@@ -300,7 +311,7 @@ class PlanReport:
             rows.append(("mean", "", "", *_format_mean(expected), "", ""))
         if needs == [None] * len(needs):
             rows = [row[:-2] for row in rows]
-        values = [f"{value}." for value in self._list_values()]
+        values = [self._format_value(value) for value in self._list_values()]
         return [*align(rows), "", *([*values, ""] if values else []), *self._format_warnings()]
 
     def _format_warnings(self) -> list[str]:

@@ -18,6 +18,7 @@ from tacit.options import option
 from tacit.patterns.tree import elements
 from tacit.planning.plan import Expected, Plan
 from tacit.planning.planner import choose_split, make_plan
+from tacit.planning.requirements import find_lack
 from tacit.privacy.policies import PrivatePattern, declared_patterns
 from tacit.privacy.statistics import Statistics
 from tacit.progress import ProgressCallback, ignore_progress, split_progress
@@ -116,7 +117,8 @@ def find_least_epsilon(
         found += [other.run()] if other.needs_less(found[0]) else []
     possible = [one for one in found if one.epsilons is not None]
     if not possible:
-        return max(found, key=lambda one: _lack(one.expected, required)[0] * -1)
+        windows = sum(part.windows for part in statistics)
+        return max(found, key=lambda one: find_lack(one.expected, required, windows)[0] * -1)
     granted = [one for one in possible if one.plan is not None] or possible
     return min(granted, key=lambda one: _size(one.epsilons or {}, least))
 
@@ -125,15 +127,6 @@ def _size(epsilons: Epsilons, least: Least) -> tuple[Fraction, Fraction]:
     total = sum(epsilons.values(), Fraction(0))
     most = max(epsilons.values(), default=Fraction(0))
     return (total, most) if least == "total" else (most, total)
-
-
-def _lack(expected: Expected, required: Sequence[float | None]) -> tuple[float, str]:
-    """Return by how much a query misses its quality at most, and that query."""
-    return max(
-        (quality - row["quality"], row["query"])
-        for quality, row in zip(required, expected.rows(), strict=True)
-        if quality is not None
-    )
 
 
 class _Search:
@@ -202,7 +195,8 @@ class _Search:
                 split=self._split,
             )
             assert plan.expected is not None
-            self._tried[key] = plan, _lack(plan.expected, self._required)[0] <= 0
+            lack, _ = find_lack(plan.expected, self._required, plan.windows)
+            self._tried[key] = plan, lack <= 0
             steps = len(self._tried)
             # The number of steps is not known; most searches take fewer than this.
             share = min(0.99, steps / (_STEPS * len(self._patterns)))
@@ -340,13 +334,14 @@ class _Search:
         """Say which query misses its quality even without noise, and why."""
         plan = self._attempt(unlimited)[0]
         assert plan.expected is not None
-        lacking, query = _lack(plan.expected, self._required)
-        pattern = self._spec.query_patterns[query]
-        touching = [
+        lacking, query = find_lack(plan.expected, self._required, plan.windows)
+        asked = {
             name
-            for name, own in self._patterns.items()
-            if not own.elements.isdisjoint(elements(pattern))
-        ]
+            for one in self._spec.boolean_queries
+            if one.query == query
+            for name in elements(one.pattern)
+        }
+        touching = [name for name, own in self._patterns.items() if own.elements & asked]
         reason = (
             f"without any noise on {' and '.join(touching)}, {query} still lacks {lacking:.3g} of"
             " its quality: its answer depends on the order or attributes of private events, which"

@@ -18,6 +18,7 @@ from tacit.errors import PlanError
 from tacit.pictures import make_picture
 from tacit.planning.plan import Expected, Plan
 from tacit.planning.planner import choose_split, make_plan
+from tacit.planning.requirements import find_lack
 from tacit.privacy.statistics import Statistics
 from tacit.progress import ProgressCallback, ignore_progress
 from tacit.spec.epsilon import Limit
@@ -121,12 +122,16 @@ def find_least_limit(
     def is_enough(factor: Fraction) -> bool:
         progress(min(0.95, len(tried) / 14), f"simulating limits, {len(tried) + 1}")
         tried[factor] = predict_limits(spec, statistics, factor, required=required, split=split)
-        return _find_lack(tried[factor].expected, required)[0] <= 0
+        return lack(factor)[0] <= 0
+
+    def lack(factor: Fraction) -> tuple[float, str]:
+        point = tried[factor]
+        return find_lack(point.expected, required, point.plan.windows)
 
     low, high = Fraction(0), Fraction(1)
     while not is_enough(high):
         if high >= _LARGEST:
-            return LeastLimit(tried[high], False, _find_lack(tried[high].expected, required)[1])
+            return LeastLimit(tried[high], False, lack(high)[1])
         low, high = high, high * 4
     low = low or _find_smallest(spec)
     while float(high / low) > _PRECISION:
@@ -149,13 +154,6 @@ def _find_smallest(spec: Specification) -> Fraction:
         if one.limit is not None
     ]
     return max(needed, default=Fraction(1)) * Fraction(99, 100)
-
-
-def _find_lack(expected: Expected, required: Sequence[float | None]) -> tuple[float, str]:
-    """Return by how much a query misses its quality at most, and which one."""
-    rows = zip(expected.rows(), required, strict=True)
-    lacks = [(needed - row["quality"], row["query"]) for row, needed in rows if needed is not None]
-    return max(lacks, default=(0.0, ""))
 
 
 def _scale(spec: Specification, factor: Fraction) -> Specification:

@@ -101,6 +101,13 @@ class ValueQuality(NamedTuple):
     error: float | None
     """For `times`, the mean absolute error of the number."""
 
+    @property
+    def least_accuracy(self) -> float:
+        """In which share of windows the value is right, at least: a wrong number is off by one."""
+        if self.accuracy is not None:
+            return self.accuracy[0]
+        return max(0.0, 1 - (self.error or 0.0))
+
     def __str__(self) -> str:
         if self.accuracy is None:
             return f"{self.query}: the number is off by {self.error:.3f} on average"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +10,8 @@ import yaml
 
 from tacit.errors import OptionError, SourceError, nearest
 from tacit.options import option
+from tacit.planning.plan import Expected
+from tacit.spec.boolean_queries import find_query
 from tacit.spec.specification import Specification
 
 DECLARED: Final = "declared"
@@ -28,6 +31,23 @@ def parse_required_quality(spec: Specification, quality: float | str) -> list[fl
             f" '{DECLARED}'; got {quality}"
         )
     return [wanted] * len(spec.boolean_queries)
+
+
+def find_lack(
+    expected: Expected, required: Sequence[float | None], windows: float
+) -> tuple[float, str]:
+    """Return by how much a query misses its quality at most, and that query.
+
+    Of a query with several values, it is by how much it is right too rarely.
+    """
+    reached = {row["query"]: row["quality"] for row in expected.rows()}
+    reached |= {one.query: one.least_accuracy for one in expected.values(max(1, windows))}
+    lacks = [
+        (needed - reached[find_query(name)], find_query(name))
+        for name, needed in zip(expected.queries, required, strict=True)
+        if needed is not None
+    ]
+    return max(lacks, default=(0.0, ""))
 
 
 def read_prior(path: Path, spec: Specification) -> dict[str, float]:

@@ -120,7 +120,7 @@ def _weigh_variance(opened: Any, true: Any, tables: Sequence[Sequence[AnswerTabl
             for truth in spreads:
                 spreads[truth] += (squares - table.truth)[table.truth == truth].tolist()
     if_false, if_true = (float(np.mean(spreads[truth] or [0.0])) for truth in (False, True))
-    return np.maximum(0.0, if_true * true + if_false * (opened - true))
+    return np.asarray(np.maximum(0.0, if_true * true + if_false * (opened - true)), np.float64)
 
 
 def _fold(bias: Floats, variance: Floats) -> float:

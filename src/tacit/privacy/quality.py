@@ -175,9 +175,18 @@ class QualityObjective:
 def make_objective(
     spec: Specification, objective: str, required: Sequence[float | None] | None = None
 ) -> QualityObjective:
-    """Return what a plan for a specification maximises: `micro` or `macro`."""
+    """Return what a plan for a specification maximises: `micro` or `macro`.
+
+    What is `required` of a query with several values is how often the value is right. None of its
+    boolean queries is good enough for that by itself, so all of them count as far as they go.
+    """
     queries = spec.boolean_queries
     halves = tuple(not query.whole for query in queries)
+    if required is not None:
+        required = [
+            1.0 if least is not None and part else least
+            for least, part in zip(required, halves, strict=True)
+        ]
     return QualityObjective(
         tuple(query.alpha for query in queries),
         objective == "macro",

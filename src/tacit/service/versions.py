@@ -110,11 +110,15 @@ def describe_quality(before: StoredVersion, after: StoredVersion) -> list[dict[s
     texts = [describe_expected(one.plan) for one in (before, after)]
     names = dict.fromkeys(query.name for one in (before, after) for query in one.spec.queries)
     queries = {query.name: query for one in (before, after) for query in one.spec.queries}
+    expected = after.plan.limited or after.plan.expected
+    values = [] if expected is None else expected.values(max(1, after.plan.windows))
+    right = {one.query: one.least_accuracy for one in values}
     found = []
     for name in names:
         query, quality = queries[name], rows[1].get(name)
         there = any(one.name == name for one in after.spec.queries)
-        lacking = query.quality is not None and quality is not None and quality < query.quality
+        reached = right.get(name, quality)
+        lacking = query.quality is not None and reached is not None and reached < query.quality
         found.append(
             {
                 "query": name,
@@ -124,7 +128,7 @@ def describe_quality(before: StoredVersion, after: StoredVersion) -> list[dict[s
                 "expected_before": texts[0].get(name),
                 "expected_after": texts[1].get(name),
                 "required": query.quality,
-                "reached": None if query.quality is None or quality is None else not lacking,
+                "reached": None if query.quality is None or reached is None else not lacking,
                 "obstacles": find_obstacles(after.spec, name) if there else [],
             }
         )

@@ -38,7 +38,7 @@ class BooleanQuery:
     alpha: float
     """The weight of precision in its quality."""
     quality: float | None = None
-    """The quality that the consumer needs."""
+    """The quality that the consumer needs; of several values, how often the value is right."""
 
     @property
     def whole(self) -> bool:
@@ -59,14 +59,14 @@ def list_boolean_queries(
         for value, given in query.one_of.items():
             own = resolve(given)
             first = And(own, *before) if before else own
-            yield BooleanQuery(f"{name}={value}", name, consumer, first, _EVEN)
+            yield BooleanQuery(f"{name}={value}", name, consumer, first, _EVEN, query.quality)
             before.append(Not(own))
-        yield BooleanQuery(f"{name}={NONE}", name, consumer, And(*before), _EVEN)
+        yield BooleanQuery(f"{name}={NONE}", name, consumer, And(*before), _EVEN, query.quality)
     elif query.times is not None and query.up_to is not None:
         own = resolve(query.times)
         for times in range(1, query.up_to + 1):
             pattern = own if times == 1 else Repeat(own, times, None)
-            yield BooleanQuery(f"{name}>={times}", name, consumer, pattern, _EVEN)
+            yield BooleanQuery(f"{name}>={times}", name, consumer, pattern, _EVEN, query.quality)
 
 
 class QueryColumns(NamedTuple):

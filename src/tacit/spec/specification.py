@@ -139,7 +139,7 @@ class Private(Config):
 
 
 _BELONGING = {
-    "pattern": ("alpha", "quality"),
+    "pattern": ("alpha",),
     "one_of": (),
     "times": ("up_to",),
     "count": ("by", "share"),
@@ -187,7 +187,8 @@ class Query(Config):
     alpha: Share = 0.5
     """The weight of precision in its quality; recall has the rest."""
     quality: Quality | None = None
-    """The quality that the consumer needs; by default the best possible."""
+    """The quality that the consumer needs; by default the best possible. For `one_of` and `times`
+    it is the share of windows in which the value is right."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Query:
@@ -204,6 +205,11 @@ class Query(Config):
                     raise ValueError(
                         f"the field '{field}' is for queries with {kind}:; remove it here"
                     )
+        if self.count is not None and "quality" in self.model_fields_set:
+            raise ValueError(
+                "the field 'quality' is for queries with pattern:, one_of: or times:; remove it"
+                " here"
+            )
         if self.times is not None and self.up_to is None:
             raise ValueError("times: needs up_to:, the largest number to tell, such as 5")
         return self

@@ -446,7 +446,7 @@ def add_methods(columns: Sequence[NDArray[Any]]) -> CountDraws:
     Where nothing was drawn, its confidence was 1.
     """
     method = np.full(columns[0].shape, _EXACT, np.uint8)
-    drawn = CountDraws(*(column.copy() for column in columns), method)
+    drawn = CountDraws(*[*(column.copy() for column in columns), method])
     _mark(drawn, drawn.confidence < 1)
     return drawn
 
