@@ -36,9 +36,9 @@ def test_rows_that_occur_are_smoothed_as_in_whole_tables(
     counts = 20 * random.random((len(found), profiles, size))
     whole = np.zeros((layout.cells * size, profiles, size))
     whole[found] = counts
-    whole = whole.reshape(layout.cells, size, profiles, size).swapaxes(1, 2)
+    cells = whole.reshape(layout.cells, size, profiles, size).swapaxes(1, 2)
     weights, starts = np.full(profiles, 1 / profiles), np.ones((layout.kinds, profiles, size))
-    tables = Transitions(layout, True, weights, whole, starts, STRENGTHS).smooth(whole)
+    tables = Transitions(layout, True, weights, cells, starts, STRENGTHS).smooth(cells)
     assert np.allclose(tables.sum(axis=-1), 1)
     expected = tables.swapaxes(1, 2).reshape(-1, profiles, size)[found]
     assert np.allclose(index.smooth(counts, STRENGTHS), expected, rtol=1e-12, atol=0)
