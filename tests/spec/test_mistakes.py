@@ -89,7 +89,7 @@ CASES = {
     "an alpha of a count": (HEAD + "queries:\n- {name: a, consumer: c, count: slow, alpha: 1}\n",
                             5, 3, "'alpha' is for queries with pattern"),
     "a share above 1": (HEAD + "queries:\n- {name: a, consumer: c, count: slow, share: 1.5}\n",
-                        5, 46, "at most 1; got 1.5"),
+                        5, 46, "from 0 to 1; got 1.5"),
     "an unknown name in a count": (
         HEAD + "queries:\n- {name: a, consumer: c, count: 'SEQ(slow, sloww)'}\n",
         5, 44, "Did you mean 'slow'"),
