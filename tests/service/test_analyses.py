@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -12,6 +11,7 @@ import httpx
 import pytest
 
 from tacit.errors import PlanError
+from tacit.service import planner as planner_module
 from tacit.service.analyses import Analyses
 from tacit.service.console.curves import CurveLine, draw_curves
 from tacit.service.planner import JobKind, PlanJob, PlannerProcess
@@ -168,7 +168,7 @@ def test_a_curve_of_one_point_is_drawn() -> None:
 def test_a_planner_says_whether_it_was_stopped_or_ended_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys, "executable", which("false"))
+    monkeypatch.setattr(planner_module, "COMMAND", [which("false")])
     planner, job = PlannerProcess(), PlanJob("", "", [], [])
     with pytest.raises(PlanError, match="ended without a result"):
         planner.make(job, lambda *_: None)

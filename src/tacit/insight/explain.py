@@ -13,7 +13,7 @@ from html import escape
 from math import ceil
 from os import PathLike
 from textwrap import wrap
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tacit.durations import MICROSECONDS, format_duration
 from tacit.insight.shared_attributes import MOST_LINES, SharedAttributes, find_shared_attributes
@@ -21,7 +21,6 @@ from tacit.options import option
 from tacit.patterns.residuals import Residual, boolean_form, find_residual, is_presence
 from tacit.patterns.ternary import without_conditions
 from tacit.patterns.tree import Not, Pattern, Repeat, Seq, Within, elements, walk
-from tacit.planning.plan import Plan
 from tacit.privacy.components import find_exposure
 from tacit.privacy.count_channels import make_count_channel
 from tacit.privacy.elements import uniform_shares
@@ -33,6 +32,9 @@ from tacit.spec.epsilon_split import find_open_counts, find_sources, split_epsil
 from tacit.spec.mechanisms import AUTO, MECHANISMS, summarise
 from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import load
+
+if TYPE_CHECKING:
+    from tacit.planning.plan import Plan  # importing it loads the compiler
 
 UNIT: Final = "one subject, one private pattern, one window"
 UNIT_SLIDING: Final = "one subject, one private pattern, one occurrence"

@@ -190,7 +190,9 @@ class KafkaSink(Sink):
         self._digests[first_topic] = last
 
     def _on_error(self, error: KafkaError) -> None:
-        self._last_error = error.name()
+        # That no broker is left follows from an earlier error, which says why.
+        if not self._last_error or error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._last_error = error.name()
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and error.code() != KafkaError._PURGE_QUEUE:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tacit.engines.flink.folders import Folders
 from tacit.errors import EngineError
+from tacit.options import option
 
 _CHECKPOINTS: Final = ("execution.checkpointing.dir", "state.checkpoints.dir")
 _SAVEPOINTS: Final = ("execution.checkpointing.savepoint-dir", "state.savepoints.dir")
@@ -78,5 +79,5 @@ def _list_remote(place: str, prefix: str) -> Iterator[tuple[int, str]]:
         raise EngineError(
             f"the checkpoints in {place} cannot be listed: put the plugin of this file system into"
             " the folder that FLINK_PLUGINS_DIR names, or name the state to resume from with"
-            " --set execution.state-recovery.path=..."
+            f" {option('set')} execution.state-recovery.path=..."
         ) from error

@@ -10,9 +10,9 @@ from __future__ import annotations
 import io
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -190,10 +190,7 @@ class PartitionReader:
             self._reported.update({source: int(n) for source, n in kept["reported"].items()})
             saved_clock = check_array("clock", saved.arrays["clock"], clock.dtype, clock.shape)
             self._clock = replace(self._clock, state=saved_clock)
-            return {
-                key: Position(token=one["token"], rows=int(one["rows"]), progress=one["progress"])
-                for key, one in kept["positions"].items()
-            }
+            return {key: _check_position(one) for key, one in kept["positions"].items()}
 
     @property
     def counts(self) -> TupleCounts:
@@ -324,3 +321,14 @@ def _scattered(
             for word in range(words):
                 events[to, word] = masks[i, word]
     return starts, rows, places, moved, events
+
+
+def _check_position(plain: Mapping[str, Any]) -> Position:
+    """Return a position from plain data; raise an error if it is malformed."""
+    position = Position(token=plain["token"], rows=int(plain["rows"]), progress=plain["progress"])
+    if "lines" in plain:
+        position["lines"] = int(plain["lines"])
+    if "partitions" in plain:
+        parts = plain["partitions"].items()
+        position["partitions"] = {str(name): _check_position(part) for name, part in parts}
+    return position
