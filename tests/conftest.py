@@ -65,7 +65,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """A Kafka server that the tests of this process share; whoever stops it starts it again."""
+    """A Kafka server that the tests of this process share; a test that stops it starts it again."""
     server = Kafka(tmp_path_factory.mktemp("kafka"), "tacit", "open sesame")
     server.start()
     yield server

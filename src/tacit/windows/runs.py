@@ -17,7 +17,7 @@ RUN: Final = 1024
 class RunExtents:
     """For each run of tuples, the earliest and the latest time, and the least slot.
 
-    They are found once for all that need them. Whoever lowers a slot lowers that of its run.
+    They are found once for all that need them. Code that lowers a slot lowers that of its run.
     """
 
     earliest: NDArray[np.int64]

@@ -7,8 +7,8 @@ import pytest
 
 from tacit.privacy.mechanisms.optimal.memory.profile_fits import (
     Firsts,
-    Model,
     StepIndex,
+    StepModel,
     Steps,
     fit_transitions,
     predict_held_out,
@@ -38,13 +38,13 @@ def draw_steps(variables: int, number: int, seed: int) -> Steps:
     return Steps(features, subject, before, value)
 
 
-def make_model(variables: int, profiles: int, slots: int) -> Model:
+def make_model(variables: int, profiles: int, slots: int) -> StepModel:
     numbers = variables * 4 if variables > 6 else profiles << 2 * variables
     layout = choose_layout(np.arange(GROUPS, 0.0, -1), numbers, (0.3, 0.6), slots)
-    return Model(layout, variables, profiles, (16.0, 128.0))
+    return StepModel(layout, variables, profiles, (16.0, 128.0))
 
 
-def fit(steps: Steps, model: Model) -> Transitions:
+def fit(steps: Steps, model: StepModel) -> Transitions:
     return fit_transitions(steps, model, Firsts(steps.features.here, steps.value, steps.subject))
 
 

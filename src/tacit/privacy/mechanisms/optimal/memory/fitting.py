@@ -19,7 +19,7 @@ from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels
 from tacit.privacy.mechanisms.optimal.memory.kernels import WHOLE, average_openness
 from tacit.privacy.mechanisms.optimal.memory.profile_fits import (
     Firsts,
-    Model,
+    StepModel,
     Steps,
     choose_profiles,
     fit_transitions,
@@ -185,9 +185,9 @@ def can_predict(history: ComponentHistory, fitted: Transitions, variables: int) 
     return better > _CLEAR
 
 
-def _model_of(fitted: Transitions, variables: int) -> Model:
+def _model_of(fitted: Transitions, variables: int) -> StepModel:
     profiles = len(fitted.weights) if fitted.joint else 1
-    return Model(fitted.layout, variables, profiles, fitted.strengths)
+    return StepModel(fitted.layout, variables, profiles, fitted.strengths)
 
 
 def _predict_alone(before: Steps, steps: Steps, fitted: Transitions, variables: int) -> float:
@@ -218,7 +218,7 @@ def _make_model(
     variables: int,
     edges: tuple[float, ...],
     profiles: int,
-) -> Model:
+) -> StepModel:
     """Return the model with so many profiles, and the smoothing that these are compared with."""
     size = 1 << variables if variables <= MOST_JOINT else 2
     chains = profiles if variables <= MOST_JOINT else variables
@@ -226,7 +226,7 @@ def _make_model(
     # Hours say nothing if history has less than a day, and weekends if it has no whole week.
     slots = 48 if len(np.unique(history.hours % 24)) > 1 else 1
     layout = choose_layout(common, chains * size * size, edges, slots)
-    return Model(layout, variables, profiles, _FIRST)
+    return StepModel(layout, variables, profiles, _FIRST)
 
 
 def _choose(
@@ -238,7 +238,7 @@ def _choose(
     sample = _sample_subjects(history, most)
     stretches = list(_divide(sample, edges))
 
-    def judge(model: Model) -> float:
+    def judge(model: StepModel) -> float:
         return sum(
             predict_held_out(known, held_out, model, sample.subjects)
             for known, held_out in stretches

@@ -48,7 +48,7 @@ class Firsts(NamedTuple):
     subjects: Whole
 
 
-class Model(NamedTuple):
+class StepModel(NamedTuple):
     """What is fitted."""
 
     layout: CellLayout
@@ -74,7 +74,7 @@ def choose_profiles(variables: int) -> tuple[int, ...]:
     return tuple(n for n in (1, 2, 4) if n << variables <= MOST_NUMBERS)
 
 
-def fit_transitions(steps: Steps, model: Model, firsts: Firsts) -> Transitions:
+def fit_transitions(steps: Steps, model: StepModel, firsts: Firsts) -> Transitions:
     """Fit the tables to steps of history; starts are counted from `firsts`."""
     if not model.joint:
         return _fit_factored(steps, model, firsts)
@@ -100,7 +100,7 @@ def fit_transitions(steps: Steps, model: Model, firsts: Firsts) -> Transitions:
     )
 
 
-def predict_held_out(known: Steps, held_out: Steps, model: Model, subjects: int) -> float:
+def predict_held_out(known: Steps, held_out: Steps, model: StepModel, subjects: int) -> float:
     """Return the log-likelihood of steps, given the true values before them and a fit to others.
 
     Steps must be in order of time. What is known about a subject's profile follows from its steps.
@@ -142,7 +142,7 @@ class StepIndex:
     """`[combination]`"""
 
     @classmethod
-    def build(cls, steps: Steps, model: Model) -> StepIndex:
+    def build(cls, steps: Steps, model: StepModel) -> StepIndex:
         """Number what occurs in these steps."""
         layout, size = model.layout, model.size
         rows = layout.number(steps.features) * size + steps.before
@@ -219,7 +219,7 @@ class _ProfileFit(NamedTuple):
 
 
 def _fit_profiles(
-    steps: Steps, index: StepIndex, places: Whole, model: Model, subjects: int
+    steps: Steps, index: StepIndex, places: Whole, model: StepModel, subjects: int
 ) -> _ProfileFit:
     """Find how likely each subject has each profile, in some rounds."""
     shares = _guess_profiles(steps, subjects, model.profiles)
@@ -250,7 +250,7 @@ def _guess_profiles(steps: Steps, subjects: int, profiles: int) -> Floats:
     return shares
 
 
-def _fit_factored(steps: Steps, model: Model, firsts: Firsts) -> Transitions:
+def _fit_factored(steps: Steps, model: StepModel, firsts: Firsts) -> Transitions:
     layout, variables = model.layout, model.variables
     cells = layout.number(steps.features)
     counts = np.zeros((layout.cells, variables, 2, 2))
@@ -264,7 +264,7 @@ def _fit_factored(steps: Steps, model: Model, firsts: Firsts) -> Transitions:
     return Transitions(layout, False, np.ones(variables), counts, starts, model.strengths)
 
 
-def _predict_factored(known: Steps, held_out: Steps, model: Model) -> float:
+def _predict_factored(known: Steps, held_out: Steps, model: StepModel) -> float:
     none = np.empty(0, np.int64)
     fitted = _fit_factored(known, model, Firsts(none, none, none))
     cells = model.layout.number(held_out.features)
