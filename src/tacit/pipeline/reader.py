@@ -214,6 +214,8 @@ class Reader:
 
         Unreadable lines before them go to the dead letters.
         """
+        if not self._resumable and not batch.has_rejected:
+            return
         for rows, taken, progress in batch.count_inserted(inserted):
             position = rows.position
             assert position is not None, "these rows were not read by a reader"
