@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tacit.events.masks import EventMasks
 from tacit.events.times import NO_TIME
 from tacit.pipeline.batches import EventBatch, Rows
 from tacit.pipeline.confirmation import Confirmation, confirm
@@ -89,7 +90,7 @@ def pieces_of(tuples: Tuples, cuts: list[int]) -> list[EventBatch]:
         EventBatch(
             times[begin:end],
             slots[begin:end].copy(),
-            rows[begin:end],
+            EventMasks(rows[begin:end]),
             Rows("s", pa.record_batch({}), first=begin),
             extents=RunExtents.measure(times[begin:end], slots[begin:end]),
         )
@@ -123,9 +124,9 @@ def test_tuples_are_refused_by_the_rules_however_input_is_cut(
 ) -> None:
     pieces = list(confirm(pieces_of(tuples, cuts), limits))
     assert outcome(pieces) == by_the_rules(tuples, limits)
-    assert [row for piece in pieces for row in piece.masks.tolist()] == [*range(len(tuples))]
+    assert [row for piece in pieces for row in piece.masks.dense.tolist()] == [*range(len(tuples))]
     for piece in pieces:
-        assert piece.masks.tolist() == [
+        assert piece.masks.dense.tolist() == [
             piece.rows.first + piece.first + place for place in range(len(piece.times))
         ]
         if len(piece.extents.least):  # marks of refused tuples are in the extents too

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tacit.events.masks import EventMasks
 from tacit.pipeline.batches import EventBatch, Rows
 from tacit.pipeline.merge import merge
 from tacit.pipeline.prefetch import interleave
@@ -68,7 +69,7 @@ def flows(sources: list[list[int]], begin: list[int], cut: int) -> list[Iterator
             rows = np.arange(start, min(start + cut, len(source)))
             times = np.array(source, np.int64)[rows]
             origin = Rows("s", pa.record_batch({}), first=number)
-            masks = rows.astype(np.uint64)
+            masks = EventMasks(rows.astype(np.uint64))
             yield EventBatch(times, np.zeros(len(rows), np.int32), masks, origin)
 
     return [flow(n, source, first) for n, (source, first) in enumerate(zip(sources, begin,
@@ -90,7 +91,7 @@ def test_a_merge_that_goes_on_from_the_middle_keeps_the_order(
     for chunk in merge(flows(sources, [0] * len(sources), cut), 30):
         parts = [0] * len(chunk.times) if chunk.part is None else chunk.part.tolist()
         assert chunk.progress is not None
-        for part, row, progress in zip(parts, chunk.masks, chunk.progress, strict=True):
+        for part, row, progress in zip(parts, chunk.masks.dense, chunk.progress, strict=True):
             order.append((chunk.origins[part].first, int(row)))
             far.append((chunk.origins[part].first, int(progress)))
     stop = min(stop, len(order))
@@ -102,7 +103,7 @@ def test_a_merge_that_goes_on_from_the_middle_keeps_the_order(
         for chunk in merge(flows(sources, taken, other), 30, begin)
         for part, row in zip(
             [0] * len(chunk.times) if chunk.part is None else chunk.part.tolist(),
-            chunk.masks,
+            chunk.masks.dense,
             strict=True,
         )
     ]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tacit.events.masks import EventMasks
 from tacit.events.times import NO_TIME
 from tacit.pipeline.batches import EventBatch, MergedBatch, Rows, running_progress
 from tacit.pipeline.merge import merge
@@ -57,7 +58,7 @@ def batched(number: int, source: list[int], edges: list[int]) -> Iterator[EventB
     whole = np.array(source, np.int64)
     for start, stop in pairwise(bounds):
         rows = np.arange(start, stop)
-        masks = np.stack([rows, rows + 100], axis=1).astype(np.uint64)
+        masks = EventMasks(np.stack([rows, rows + 100], axis=1).astype(np.uint64))
         slots = np.full(len(rows), number, np.int32)
         yield EventBatch(whole[start:stop], slots, masks, from_source(number, start))
 
@@ -88,7 +89,7 @@ def test_merged_order_equals_taking_one_tuple_at_a_time(
     order = [place for chunk in chunks for place in places(chunk)]
     assert order == arrive([source for source, _ in sources], future)
     for chunk in chunks:
-        slots, masks = chunk.slots, chunk.masks
+        slots, masks = chunk.slots, chunk.masks.dense
         for index, (number, row) in enumerate(places(chunk)):
             assert chunk.times[index] == sources[number][0][row]
             assert slots[index] == number
@@ -108,7 +109,9 @@ def test_progress_equals_its_definition_across_batches(
 
 def test_a_single_source_passes_through_without_a_copy() -> None:
     origin = from_source("a")
-    batch = EventBatch(np.arange(5), np.zeros(5, np.int32), np.ones((5, 1), np.uint64), origin)
+    batch = EventBatch(
+        np.arange(5), np.zeros(5, np.int32), EventMasks(np.ones((5, 1), np.uint64)), origin
+    )
     (chunk,) = merge([iter([batch])], 10)
     assert chunk.times is batch.times
     assert chunk.slots is batch.slots
@@ -119,7 +122,7 @@ def test_a_single_source_passes_through_without_a_copy() -> None:
 def timed(times: Sequence[int]) -> EventBatch:
     """Tuples of one subject at these times."""
     count = len(times)
-    masks = np.ones((count, 1), np.uint64)
+    masks = EventMasks(np.ones((count, 1), np.uint64))
     return EventBatch(np.array(times), np.zeros(count, np.int32), masks, from_source("a"))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tacit.events.masks import EventMasks
 from tacit.events.times import NO_TIME
 from tacit.pipeline.batches import EventBatch, MergedBatch, Rows
 from tacit.pipeline.partitions import STUCK_SECONDS, PartitionMerge
@@ -32,7 +33,9 @@ def batch(*times: int, slot: int = 0) -> EventBatch:
     count = len(times)
     rows = Rows("gps", numbered(count))
     slots = np.full(count, slot, np.int32)
-    return EventBatch(np.array(times, np.int64), slots, np.zeros((count, 1), np.uint64), rows)
+    return EventBatch(
+        np.array(times, np.int64), slots, EventMasks(np.zeros((count, 1), np.uint64)), rows
+    )
 
 
 def times(popped: list[MergedBatch]) -> list[int]:

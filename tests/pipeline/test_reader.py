@@ -12,6 +12,7 @@ import pytest
 
 from tacit.connectors.files import open_source
 from tacit.events.columntypes import ColumnTypes
+from tacit.events.masks import EventMasks
 from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import EventBatch, Rows
 from tacit.pipeline.compiled_spec import CompiledSpec, SourceColumns
@@ -74,7 +75,7 @@ class Extractor:
     def extract(self, rows: Rows) -> EventBatch:
         """What the columns say."""
         slots, times = (rows.table.column(name).to_numpy() for name in ("who", "at"))
-        masks = np.ones((len(slots), self.words), np.uint64)
+        masks = EventMasks(np.ones((len(slots), self.words), np.uint64))
         return EventBatch(times.copy(), slots.copy(), masks, rows)
 
 
@@ -89,7 +90,7 @@ def test_what_waits_is_neither_counted_nor_acknowledged_and_is_read_by_the_lates
     for batch in reader.read():
         if batch is None:
             continue
-        assert batch.masks.shape == (len(batch), extractor.words)
+        assert batch.masks.dense.shape == (len(batch), extractor.words)
         reader.advance(batch, len(batch))
         reader.acknowledge()
         places += zip(batch.slots.tolist(), batch.times.tolist(), strict=True)

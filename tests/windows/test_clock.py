@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.errors import SpecificationError
+from tacit.events.masks import EventMasks
 from tacit.patterns.lists import EventLists
 from tacit.windows.clock import (
     BEFORE_START,
@@ -28,6 +29,7 @@ from tacit.windows.clock import (
 )
 from tacit.windows.panes import Panes, choose_capacity
 from tacit.windows.runs import NO_EXTENTS, RunExtents
+from tests.windows.codes import encode
 
 SUBJECTS = 5
 Tuples = list[tuple[int, int, int]]  # slot, time, mask
@@ -131,7 +133,8 @@ def run(
         measured = RunExtents.measure(times, slots) if len(cuts) % 2 else NO_EXTENTS
         while at < len(batch):
             upto = clock.judge(slots, times, registered, at, 0, settled, judged, measured)
-            panes.insert(slots, times, masks, judged, at, upto)
+            wrap = encode if len(tuples) % 2 else EventMasks
+            panes.insert(slots, times, wrap(masks), judged, at, upto)
             close(clock.closed)
             at = upto
         verdicts.extend(judged.each.tolist())

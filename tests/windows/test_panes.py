@@ -10,10 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tacit.events.masks import EventMasks
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.matcher import Matcher
 from tacit.windows.clock import LATE, TAKEN, Verdicts
 from tacit.windows.panes import ClosedPanes, Panes
+from tests.windows.codes import encode
 
 SIZE, SLOTS, WINDOWS = 10, 4, 3
 TYPES = ("a", "b", "c", "d")
@@ -30,16 +32,18 @@ tuple_lists = st.lists(
     ),
     max_size=60,
 )
+
 anyhow = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def insert(panes: Panes, tuples: Tuples) -> None:
     """Lay tuples that are judged already, as one batch."""
     slots, times, masks, verdicts = (np.array(column) for column in zip(*tuples, strict=True))
+    wrap = encode if len(tuples) % 2 else EventMasks
     panes.insert(
         slots.astype(np.int32),
         times.astype(np.int64),
-        masks.astype(np.uint64).reshape(-1, 1),
+        wrap(masks.astype(np.uint64).reshape(-1, 1)),
         Verdicts.of(verdicts.astype(np.uint8)),
         0,
         len(tuples),

@@ -24,6 +24,7 @@ class FrameSource(Source):
     """
 
     ahead = 0  # there is nothing to decode
+    most_rows = 1 << 19  # the rows are in memory already, and threads take time to start
 
     def __init__(self, frame: Any, name: str = "frame") -> None:
         self.name = name

@@ -23,7 +23,9 @@ import polars as pl
 import pyarrow as pa
 from polars.exceptions import PanicException
 
+from tacit.buffers import allocate
 from tacit.errors import SchemaError, nearest
+from tacit.events.masks import EventMasks
 from tacit.events.predicates import BoundPredicate, parse_predicate
 from tacit.events.shapes import Shape
 from tacit.events.sieves import (
@@ -116,7 +118,7 @@ class Extractor:
 
         Reusing one array saves the allocation of new memory.
         """
-        masks: Masks = np.empty((len(table), self.words), np.uint64) if out is None else out
+        masks: Masks = allocate((len(table), self.words), np.uint64) if out is None else out
         if not self.attributes:
             masks[:] = self._binding(pa.schema([])).every
             return masks
@@ -129,6 +131,14 @@ class Extractor:
             self._binding(batch.schema).fill(batch, masks[start:stop])
             start = stop
         return masks
+
+    def find_types(self, batch: pa.RecordBatch) -> EventMasks:
+        """Return the event types of the tuples, as codes if they depend on one column."""
+        if self.attributes:
+            found = self._binding(batch.schema).encode(batch)
+            if found is not None:
+                return found
+        return EventMasks(self.masks(batch))
 
     def _missing(self, names: Sequence[str]) -> list[str]:
         """Return errors for columns that are missing or present more than once."""
@@ -222,6 +232,12 @@ class _Binding:
     first: LookUpSieve | None
     quick: Sequence[Sieve]
     slow: Sequence[Sieve]
+
+    def encode(self, batch: pa.RecordBatch) -> EventMasks | None:
+        """Return the masks as codes, if one look-up decides them; None otherwise."""
+        if self.first is None or self.quick or self.slow:
+            return None
+        return self.first.encode(batch)
 
     def fill(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Set the bits of all event types, then clear those that do not apply to a tuple."""

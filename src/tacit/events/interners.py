@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.buffers import allocate
 from tacit.events.columns import freeze
 from tacit.kernels import compiled
 
@@ -51,10 +52,16 @@ class IntegerInterner:
         return self._names[: self._count]
 
     def find(self, values: Ints | NDArray[np.int32]) -> Numbers:
-        """Return the numbers of integers, or UNKNOWN."""
-        found = np.empty(len(values), np.int32)
+        """Return the numbers of integers, or UNKNOWN.
+
+        Integers that are their own numbers are returned as they are.
+        """
         if self._covered < self._count:
             self._cover()
+        plain = self._counted and self._low == 0 and values.dtype == np.int32
+        if plain and _all_below(freeze(values), self._count):
+            return values.astype(np.int32, copy=False)
+        found = allocate(len(values), np.int32)
         if self._counted and self._count:
             _find_counted(freeze(values), self._low, self._count, found)
         elif len(self._direct):
@@ -66,7 +73,7 @@ class IntegerInterner:
 
     def learn(self, values: Ints) -> Numbers:
         """Return the numbers of integers; new ones get the next numbers."""
-        values, found = freeze(values), np.empty(len(values), np.int32)
+        values, found = freeze(values), allocate(len(values), np.int32)
         done = 0
         while True:
             done, self._count = _learn_integers(
@@ -125,8 +132,11 @@ class DecimalIndex:
     def find(self, values: Ints | NDArray[np.int32]) -> Numbers:
         """Return the slots of integers, UNKNOWN if no name is that number."""
         found = self._values.find(values)
-        if len(self._slots) < self._covered:  # else a number's place is its slot
-            _translate(found, self._slots)
+        if len(self._slots) == self._covered:
+            return found  # a number's place is its slot
+        if found is values:
+            found = found.copy()
+        _translate(found, self._slots)
         return found
 
 
@@ -151,13 +161,13 @@ class TextInterner:
 
     def find(self, text: Bytes, offsets: NDArray[np.integer]) -> Numbers:
         """Return the numbers of the texts `text[offsets[i]:offsets[i + 1]]`, or UNKNOWN."""
-        found = np.empty(len(offsets) - 1, np.int32)
+        found = allocate(len(offsets) - 1, np.int32)
         _find_texts(text, offsets, self._bytes, self._ends, self._table, found)
         return found
 
     def learn(self, text: Bytes, offsets: NDArray[np.integer]) -> Numbers:
         """Return the numbers of texts; new ones get the next numbers."""
-        found = np.empty(len(offsets) - 1, np.int32)
+        found = allocate(len(offsets) - 1, np.int32)
         done = 0
         while True:
             done, self._count = _learn_texts(
@@ -184,6 +194,15 @@ def _extend(array: NDArray[Any], length: int) -> NDArray[Any]:
     grown = np.empty(length, array.dtype)
     grown[: len(array)] = array
     return grown
+
+
+@compiled
+def _all_below(values: Numbers, count: int) -> bool:
+    """Return whether all values are numbers from 0 on below `count`."""
+    most = np.uint32(0)
+    for row in range(len(values)):
+        most = max(most, np.uint32(values[row]))
+    return bool(len(values) == 0 or np.int64(most) < count)
 
 
 @compiled

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, TypeAlias
 
@@ -18,9 +19,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from polars.exceptions import PanicException
 
+from tacit.buffers import allocate
 from tacit.events.columns import decode_dictionary, freeze, read_numbers, read_text, read_validity
 from tacit.events.grid import Grid
 from tacit.events.interners import TextInterner
+from tacit.events.masks import MOST_CODES, EventMasks
 from tacit.events.predicates import BoundPredicate
 from tacit.events.shapes import Shape
 from tacit.kernels import compiled
@@ -31,6 +34,7 @@ Conditions: TypeAlias = Sequence[tuple[int, BoundPredicate]]
 
 WIDEST = 4096
 """The largest range of integers for which a table of all values is built."""
+_FROM_ZERO = np.uint64(0)
 _FEW = 96
 """Up to this many steps are counted one by one, in a loop that the compiler vectorises."""
 
@@ -40,6 +44,18 @@ class Sieve(Protocol):
 
     def filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Clear the bits of event types that do not apply to the tuples."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnValues:
+    """The values of a column as places in a table, whose last row is for null."""
+
+    numbers: NDArray[Any]
+    bits: NDArray[np.uint8]
+    """The validity bitmap, and the place of its first bit."""
+    offset: int
+    low: np.uint64 = _FROM_ZERO
+    """What to subtract from each number."""
 
 
 class LookUpSieve(ABC):
@@ -64,8 +80,33 @@ class LookUpSieve(ABC):
         """Write the masks after this sieve, whatever they were before."""
         self._look_up(batch, masks, True)
 
+    def encode(self, batch: pa.RecordBatch) -> EventMasks | None:
+        """Return the masks after this sieve, if it is the only one; None if they need too many."""
+        values = None if len(self._table) > MOST_CODES else self._read(batch)
+        if values is None or len(self._table) > MOST_CODES:
+            return None
+        codes = allocate(len(values.numbers), np.uint8)
+        null = np.uint64(len(self._table) - 1)
+        _encode(values.numbers, values.bits, values.offset, values.low, null, codes)
+        return EventMasks(self._table, freeze(codes))
+
+    def _look_up(self, batch: pa.RecordBatch, masks: Masks, blank: bool) -> None:
+        values = self._read(batch)
+        if values is not None:
+            numbers, bits, offset, low = values.numbers, values.bits, values.offset, values.low
+            _look_up(numbers, bits, offset, low, self._table, masks, blank)
+            return
+        if blank:
+            masks[:] = self._every
+        self._filter_otherwise(batch, masks)
+
     @abstractmethod
-    def _look_up(self, batch: pa.RecordBatch, masks: Masks, blank: bool) -> None: ...
+    def _read(self, batch: pa.RecordBatch) -> ColumnValues | None:
+        """Return the values, all of which have a row in the table; None if they are too many."""
+
+    def _filter_otherwise(self, batch: pa.RecordBatch, masks: Masks) -> None:
+        """Clear bits without the table."""
+        raise AssertionError(f"{batch.num_rows} rows of {len(masks)} do not fit into the table")
 
     def _tabulate(self, values: pl.Series) -> None:
         self._table = _rows(values, self._asked, self._every)
@@ -78,12 +119,12 @@ class TruthSieve(LookUpSieve):
         super().__init__(column, place, asked, every)
         self._tabulate(pl.Series(column, [False, True]))
 
-    def _look_up(self, batch: pa.RecordBatch, masks: Masks, blank: bool) -> None:
+    def _read(self, batch: pa.RecordBatch) -> ColumnValues:
         array = batch.column(self._place)
         packed = np.frombuffer(array.buffers()[1], np.uint8)
         codes = np.unpackbits(packed[array.offset // 8 :], bitorder="little")
         codes = freeze(codes[array.offset % 8 :][: len(array)])
-        _look_up(codes, *read_validity(array), np.uint64(0), self._table, masks, blank)
+        return ColumnValues(codes, *read_validity(array))
 
 
 class DictionarySieve(LookUpSieve):
@@ -91,15 +132,13 @@ class DictionarySieve(LookUpSieve):
 
     _values: pa.Array | None = None
 
-    def _look_up(self, batch: pa.RecordBatch, masks: Masks, blank: bool) -> None:
+    def _read(self, batch: pa.RecordBatch) -> ColumnValues:
         array = batch.column(self._place)
         if self._values is None or not array.dictionary.equals(self._values):
             self._values = array.dictionary
             self._tabulate(_series(self.column, self._values))
         codes = array.indices
-        _look_up(
-            read_numbers(codes), *read_validity(codes), np.uint64(0), self._table, masks, blank
-        )
+        return ColumnValues(read_numbers(codes), *read_validity(codes))
 
 
 class TextSieve(LookUpSieve):
@@ -112,12 +151,9 @@ class TextSieve(LookUpSieve):
         self._otherwise = otherwise
         self._values = TextInterner()
 
-    def _look_up(self, batch: pa.RecordBatch, masks: Masks, blank: bool) -> None:
+    def _read(self, batch: pa.RecordBatch) -> ColumnValues | None:
         if len(self._values) > WIDEST:
-            if blank:
-                masks[:] = self._every
-            self._otherwise.filter(batch, masks)
-            return
+            return None
         array = batch.column(self._place)
         codes = freeze(self._values.learn(*read_text(array)))
         if len(self._values) >= len(self._table):
@@ -125,7 +161,10 @@ class TextSieve(LookUpSieve):
             buffers = [None, pa.py_buffer(ends), pa.py_buffer(text)]
             values = pa.Array.from_buffers(pa.large_string(), len(self._values), buffers)
             self._tabulate(_series(self.column, values))
-        _look_up(codes, *read_validity(array), np.uint64(0), self._table, masks, blank)
+        return ColumnValues(codes, *read_validity(array))
+
+    def _filter_otherwise(self, batch: pa.RecordBatch, masks: Masks) -> None:
+        self._otherwise.filter(batch, masks)
 
 
 class IntegerSieve(LookUpSieve):
@@ -146,27 +185,43 @@ class IntegerSieve(LookUpSieve):
         self._low, self._high = 0, -1
         self._base = np.uint64(0)
         self._wide = False
+        self._bytes: Masks | None = None
+        """The rows of all values, if they are bytes, by the number that the byte is."""
         self._tabulate(pl.Series(column, [], dtype))
 
-    def _look_up(self, batch: pa.RecordBatch, masks: Masks, blank: bool) -> None:
+    def encode(self, batch: pa.RecordBatch) -> EventMasks | None:
+        """Return the masks after this sieve; bytes are codes already."""
+        array = batch.column(self._place)
+        if array.null_count or array.type.bit_width > 8:
+            return super().encode(batch)
+        values = read_numbers(array)
+        if self._bytes is None:
+            every = np.arange(MOST_CODES, dtype=np.uint8).view(values.dtype)
+            self._bytes = _rows(pl.Series(self.column, every), self._asked, self._every)[:-1]
+        return EventMasks(self._bytes, values.view(np.uint8))
+
+    def _read(self, batch: pa.RecordBatch) -> ColumnValues | None:
         array = batch.column(self._place)
         values, (bits, offset) = read_numbers(array), read_validity(array)
-        while not self._wide:
-            if _look_up(values, bits, offset, self._base, self._table, masks, blank):
-                return
-            self._widen(*_extremes(values, bits, offset))
-        if blank:
-            masks[:] = self._every
+        if array.null_count == len(array):
+            return None if self._wide else ColumnValues(values, bits, offset, self._base)
+        if not self._wide:
+            low, high = map(int, _extremes(values, bits, offset))
+            if low < self._low or high > self._high:
+                self._widen(low, high)
+        return None if self._wide else ColumnValues(values, bits, offset, self._base)
+
+    def _filter_otherwise(self, batch: pa.RecordBatch, masks: Masks) -> None:
         for sieve in self._otherwise:
             sieve.filter(batch, masks)
 
     def _widen(self, low: int, high: int) -> None:
         """Extend the table to these values, or stop using it."""
         if self._high >= self._low:
-            low, high = min(self._low, int(low)), max(self._high, int(high))
-        self._wide = int(high) - int(low) >= WIDEST
+            low, high = min(self._low, low), max(self._high, high)
+        self._wide = high - low >= WIDEST
         if not self._wide:
-            self._low, self._high = int(low), int(high)
+            self._low, self._high = low, high
             self._base = np.uint64(self._low % 2**64)
             values = pl.Series(self.column, [*range(self._low, self._high + 1)], self._dtype)
             self._tabulate(values)
@@ -319,32 +374,42 @@ def _look_up(
     table: Masks,
     masks: Masks,
     blank: bool,
-) -> bool:
-    """AND each code's row of the table, whose last row is for null; return False if one is missing.
+) -> None:
+    """AND each code's row of the table, whose last row is for null.
 
     If masks are `blank`, write the row.
     """
     null = np.uint64(len(table) - 1)
-    if len(codes) == 0:
-        return True
     if len(bits) == 0:
-        least, most = _extremes(codes, bits, 0)
-        if max(np.uint64(least) - low, np.uint64(most) - low) >= null:
-            return False
         if len(table[0]) == 1:
             _take(codes, low, table.reshape(-1), masks.reshape(-1), blank)
-            return True
+            return
         for word in range(len(table[0])):
             _take(codes, low, table[:, word], masks[:, word], blank)
-        return True
+        return
     for row in range(len(codes)):
         place = np.uint64(codes[row]) - low if _is_set(bits, offset + row) else null
-        if place >= null and _is_set(bits, offset + row):
-            return False
         for word in range(masks.shape[1]):
             found = table[place, word]
             masks[row, word] = found if blank else masks[row, word] & found
-    return True
+
+
+@compiled
+def _encode(
+    values: NDArray[Any],
+    bits: NDArray[np.uint8],
+    offset: int,
+    low: np.uint64,
+    null: np.uint64,
+    codes: NDArray[np.uint8],
+) -> None:
+    """Write the place of each value in a table, whose last row is for null, as one byte."""
+    for row in range(len(values)):
+        codes[row] = np.uint8(np.uint64(values[row]) - low)
+    if len(bits) > 0:
+        for row in range(len(values)):
+            if not _is_set(bits, offset + row):
+                codes[row] = np.uint8(null)
 
 
 @compiled

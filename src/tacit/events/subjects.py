@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tacit.buffers import allocate
 from tacit.errors import SchemaError, StateError
 from tacit.events.columns import (
     freeze,
@@ -135,7 +136,10 @@ class Subjects:
         if values is None:
             return self._text_slots(array.cast(pa.large_string()), learning)
         found = self._integers.find(values)
-        _refuse_nulls(*read_validity(array), found)
+        if array.null_count:
+            if found is values:
+                found = found.copy()
+            _refuse_nulls(*read_validity(array), found)
         if learning and (found == UNKNOWN).any():
             new = pc.unique(array.filter(pa.array(found == UNKNOWN)))
             self._learn_texts(*read_text(new.cast(pa.large_string())))
@@ -162,7 +166,7 @@ class Subjects:
         """Look up the values of a dictionary once, then the codes of the tuples."""
         codes = array.indices
         slots = self._dictionary_slots(array.dictionary)
-        found = np.empty(len(codes), np.int32)
+        found = allocate(len(codes), np.int32)
         if _look_up(read_numbers(codes), *read_validity(codes), slots, found) and learning:
             new = read_numbers(codes)[found == UNKNOWN]
             order = new[np.sort(np.unique(new, return_index=True)[1])]

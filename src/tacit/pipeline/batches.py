@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tacit.events.masks import EventMasks
 from tacit.events.times import NO_TIME
 from tacit.kernels import compiled
 from tacit.pipeline.sources import Rejected
@@ -86,8 +87,8 @@ class EventBatch:
     times: NDArray[np.int64]
     slots: NDArray[np.int32]
     """The slot of each tuple's subject; negative if it is not registered."""
-    masks: NDArray[np.uint64]
-    """`[tuple][word]`: the event types of each."""
+    masks: EventMasks
+    """The event types of each."""
     rows: Rows
     first: int = 0
     """The row of the first tuple."""
@@ -127,7 +128,7 @@ class MergedBatch:
 
     times: NDArray[np.int64]
     slots: NDArray[np.int32]
-    masks: NDArray[np.uint64]
+    masks: EventMasks
     origins: Sequence[Rows]
     part: NDArray[np.int32] | None = None
     """The number of each tuple's origin; None if there is only one."""

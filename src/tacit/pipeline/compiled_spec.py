@@ -143,5 +143,5 @@ class CompiledSpec:
         column = rows.table.column(config.subject)
         slots = subjects.learn(column) if learn else subjects.slots(column)
         times = to_microseconds(rows.table.column(config.time), config)
-        masks = self.extractors[rows.stream].masks(rows.table)
-        return EventBatch(times, slots, masks, rows)
+        types = self.extractors[rows.stream].find_types(rows.table)
+        return EventBatch(times, slots, types, rows)

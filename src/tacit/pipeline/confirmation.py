@@ -57,7 +57,9 @@ class Confirmation(Generic[T]):
             slots = np.concatenate([batch.slots for batch in waiting])
             extents = NO_EXTENTS
             waiting = [replace(batch, extents=extents) for batch in waiting]
-        done, front = self._jumps.judge(times, slots, self._front, ended=ended, extents=extents)
+        done, front, slots = self._jumps.judge(
+            times, slots, self._front, ended=ended, extents=extents
+        )
         decided: list[T] = []
         self._waiting, begin = [], 0
         for batch in waiting:

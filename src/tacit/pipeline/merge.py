@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.events.masks import EventMasks
 from tacit.events.times import NO_TIME
 from tacit.pipeline.batches import EventBatch, MergedBatch
 
@@ -116,7 +117,7 @@ def interleave_parts(parts: Sequence[BatchPart]) -> MergedBatch:
     return MergedBatch(
         np.concatenate([part.batch.times[part.taken] for part in parts])[order],
         np.concatenate([part.batch.slots[part.taken] for part in parts])[order],
-        np.concatenate([part.batch.masks[part.taken] for part in parts])[order],
+        EventMasks.concatenate([part.batch.masks[part.taken] for part in parts])[order],
         origins,
         part_numbers[order],
         np.concatenate(rows)[order],

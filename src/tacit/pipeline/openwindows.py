@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from tacit.answers.answers import Answers
 from tacit.errors import Mistake, SpecificationError
 from tacit.events.columntypes import ColumnTypes
+from tacit.events.masks import EventMasks
 from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import EventBatch, MergedBatch, Rows
 from tacit.pipeline.compiled_spec import CompiledSpec, SourceColumns
@@ -286,7 +287,8 @@ class OpenWindows:
         if self.next is None:
             return batch
         masks = self.next.compiled.extractors[rows.stream].masks(rows.table)
-        return replace(batch, masks=np.concatenate([batch.masks, masks], axis=1))
+        both = np.concatenate([batch.masks.dense, masks], axis=1)
+        return replace(batch, masks=EventMasks(both))
 
     def insert(self, batch: MergedBatch, verdicts: Verdicts, begin: int, end: int) -> None:
         """Insert the accepted tuples from `begin` to `end`."""
@@ -295,15 +297,16 @@ class OpenWindows:
             return
         following, size = self.next, self.window_state.size
         words = len(self.compiled.evaluator.ordered_types)
-        old, new = batch.masks[:, :words], batch.masks[:, words:]
+        masks = batch.masks.dense
+        old, new = masks[:, :words], masks[:, words:]
         # Tuples of unregistered subjects are refused; any policy will do for them.
         policies = np.append(self.window_state.policy_numbers(), 0)[np.maximum(batch.slots, 0)]
         new = following.visible(new, batch.times, policies)
-        for window_state, masks, others in (
+        for window_state, own_masks, others in (
             (self.window_state, old, batch.times >= following.boundary * size),
             (following.window_state, new, batch.times < following.begin * size),
         ):
-            own = replace(batch, masks=np.ascontiguousarray(masks))
+            own = replace(batch, masks=EventMasks(np.ascontiguousarray(own_masks)))
             window_state.insert(
                 own, Verdicts.of(np.where(others, _NOT_OWN, verdicts.each)), begin, end
             )

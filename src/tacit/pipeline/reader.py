@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import SourceError
 from tacit.events.columntypes import ColumnTypes
+from tacit.events.masks import EventMasks
 from tacit.events.streams import Stream
 from tacit.events.subjects import Subjects
 from tacit.events.times import NO_TIME
@@ -373,11 +374,11 @@ class Reader:
         """Extract the events of delayed tuples again, by the current specification."""
         masks: NDArray[np.uint64] | None = None
         for rows, numbers, places in batch.trace(np.arange(len(batch))):
-            found = self._extractor.extract(rows).masks
+            found = self._extractor.extract(rows).masks.dense
             if masks is None:
                 masks = np.empty((len(batch), found.shape[1]), np.uint64)
             masks[places] = found[numbers]
-        return batch if masks is None else replace(batch, masks=masks)
+        return batch if masks is None else replace(batch, masks=EventMasks(masks))
 
     def _progress(self, key: str) -> int:
         return _progress_of(self.positions.get(key))

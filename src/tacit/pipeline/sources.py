@@ -146,6 +146,8 @@ class Source(ABC):
     unit: Literal["rows", "bytes"] = "rows"
     ahead: ClassVar[int] = 2
     """How many batches to read ahead; 0 reads in the same thread."""
+    most_rows: ClassVar[int] = MOST_ROWS
+    """The most rows of a batch."""
     name: str
     once: bool = False
     """Whether it can be read only once, like a pipe."""
@@ -213,7 +215,7 @@ class Source(ABC):
             check_columns(self.name, wanted, known)
         with closing(prefetch(self._read_converted(wanted, keys, types), self.ahead)) as batches:
             for batch in batches:
-                yield from batch.split(MOST_ROWS)
+                yield from batch.split(self.most_rows)
 
     def _read_converted(
         self, columns: Sequence[str], keys: Sequence[str], types: ColumnTypes | None

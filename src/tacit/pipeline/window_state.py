@@ -172,11 +172,12 @@ class WindowState:
         if not self.tuples.attributes:
             return
         taken = begin + np.flatnonzero(
-            (verdicts.each[begin:end] == TAKEN) & (masks[begin:end] & self.tuples.types).any(axis=1)
+            (verdicts.each[begin:end] == TAKEN)
+            & (masks[begin:end].dense & self.tuples.types).any(axis=1)
         )
         for rows, chosen, places in batch.trace(taken):
             self.tuples.add(
-                rows.stream, rows.table, chosen, slots[places], times[places], masks[places]
+                rows.stream, rows.table, chosen, slots[places], times[places], masks[places].dense
             )
 
     def close(self, first: int, stop: int, most: int | None = None) -> Iterator[ClosedWindows]:

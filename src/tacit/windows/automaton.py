@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.buffers import allocate
 from tacit.kernels import compiled
 from tacit.patterns.bits import ChainBits
 from tacit.patterns.lists import ONE, SPREAD, TOP, EventLists
@@ -47,16 +48,16 @@ class StreamingAutomaton:
     def advance(self, piece: BufferPiece) -> None:
         """Advance the automata of all windows and slots by these events."""
         _walk(
-            piece.slots, piece.times, piece.masks, piece.verdicts, self._size,
-            self._relevant, self._steps, self._begin, self._ring,
+            piece.slots, piece.times, piece.masks.codes, piece.masks.table, piece.verdicts,
+            self._size, self._relevant, self._steps, self._begin, self._ring,
         )  # fmt: skip
 
     def pop(
         self, places: NDArray[np.int64], slots: int
     ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
         """Return the states at these places of the ring and which are unreliable; reset them."""
-        states = np.empty((len(places), slots), np.uint64)
-        doubtful = np.empty((len(places), slots), np.bool_)
+        states = allocate((len(places), slots), np.uint64)
+        doubtful = allocate((len(places), slots), np.bool_)
         _pop(self._ring, places, self._initial, states, doubtful)
         return states, doubtful.reshape(-1)
 
@@ -96,6 +97,7 @@ class StreamingAutomaton:
 def _walk(
     slots: NDArray[np.int32],
     times: NDArray[np.int64],
+    codes: NDArray[np.uint8],
     masks: NDArray[np.uint64],
     verdicts: NDArray[np.uint8],
     size: int,
@@ -105,9 +107,15 @@ def _walk(
     ring: NDArray[np.uint64],
 ) -> None:
     all_steps, flat, bits = steps.reshape(-1), ring.reshape(-1), masks.reshape(-1)
-    places = np.empty(RUN, np.uint64)
+    places, looked_up = np.empty(RUN, np.uint64), np.empty(RUN, np.uint64)
     for run in range(0, len(times), RUN):
-        moments, events = times[run : run + RUN], bits[run : run + RUN]
+        moments, events = times[run : run + RUN], looked_up[: len(times) - run]
+        if len(codes):
+            kinds = codes[run : run + RUN]
+            for i in range(len(events)):
+                events[i] = bits[kinds[i]]
+        else:
+            events = bits[run : run + RUN]
         owners, judged = slots[run : run + RUN], verdicts[run : run + RUN]
         refused, earliest, latest = find_extent(moments, judged)
         start = latest // size * size

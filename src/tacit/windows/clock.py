@@ -16,6 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.buffers import allocate
+from tacit.events.columns import freeze
 from tacit.kernels import compiled
 from tacit.windows.runs import NO_EXTENTS, RUN, RunExtents, find_span
 
@@ -70,7 +72,7 @@ class Verdicts:
     @classmethod
     def allocate(cls, count: int) -> Verdicts:
         """Allocate verdicts for `count` tuples."""
-        return cls(np.empty(count, np.uint8), np.empty(-(-count // RUN), np.int64))
+        return cls(allocate(count, np.uint8), np.empty(-(-count // RUN), np.int64))
 
     @classmethod
     def of(cls, each: NDArray[np.uint8]) -> Verdicts:
@@ -211,7 +213,7 @@ class Clock:
         if self.ticking and self.newest is None:
             raise AssertionError("a wall clock must tick before it judges")
         return _judge(
-            slots,
+            freeze(slots),
             times,
             since,
             begin,

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.buffers import allocate
 from tacit.events.columns import freeze
+from tacit.events.masks import EventMasks
 from tacit.kernels import compiled
 from tacit.patterns.lists import EventLists
 from tacit.windows.clock import NONE, TAKEN
+from tacit.windows.runs import RUN
 
 _LARGE = 1 << 16
 """The number of tuples from which on a batch is not copied."""
@@ -29,7 +32,7 @@ class BufferPiece:
 
     slots: NDArray[np.int32]
     times: NDArray[np.int64]
-    masks: NDArray[np.uint64]
+    masks: EventMasks
     verdicts: NDArray[np.uint8]
 
     @classmethod
@@ -38,7 +41,7 @@ class BufferPiece:
         return cls(
             np.empty(length, np.int32),
             np.empty(length, np.int64),
-            np.empty((length, words), np.uint64),
+            EventMasks(np.empty((length, words), np.uint64)),
             np.full(length, TAKEN, np.uint8),
         )
 
@@ -53,11 +56,11 @@ class BufferPiece:
         )
 
     def freeze(self) -> BufferPiece:
-        """Return the piece with read-only times, as most sources give them.
+        """Return the piece with read-only slots and times, as most sources give them.
 
         Writable arrays would make the kernels compile once more.
         """
-        return BufferPiece(self.slots, freeze(self.times), self.masks, self.verdicts)
+        return BufferPiece(freeze(self.slots), freeze(self.times), self.masks, self.verdicts)
 
 
 class EventBuffer:
@@ -77,10 +80,13 @@ class EventBuffer:
     def add(self, piece: BufferPiece) -> BufferPiece:
         """Add tuples; return those that are buffered, and perhaps some to be skipped."""
         piece = piece.freeze()
-        relevant, latest = _count_relevant(piece.times, piece.masks, piece.verdicts, self._ordered)
+        enough = -(-len(piece) // 2) if len(piece) >= _LARGE else len(piece)
+        relevant, latest = _count_relevant(
+            piece.times, piece.masks.codes, piece.masks.table, piece.verdicts, self._ordered, enough
+        )
         if not relevant:
             return piece.cut(0, 0)
-        if len(piece) >= _LARGE and 2 * relevant >= len(piece):
+        if len(piece) >= _LARGE and relevant >= enough:
             self._pieces.append((piece, int(latest)))
             return piece
         if self._used + relevant > len(self._room):
@@ -91,8 +97,8 @@ class EventBuffer:
         begin, self._used = self._used, self._used + relevant
         copy = self._room.cut(begin, self._used)
         _copy_relevant(
-            piece.slots, piece.times, piece.masks, piece.verdicts, self._ordered,
-            copy.slots, copy.times, copy.masks,
+            piece.slots, piece.times, piece.masks.codes, piece.masks.table, piece.verdicts,
+            self._ordered, copy.slots, copy.times, copy.masks.table,
         )  # fmt: skip
         if self._pieces and self._pieces[-1][0].times.base is self._room.times:
             last, before = self._pieces.pop()
@@ -131,15 +137,18 @@ class EventBuffer:
         counts = np.zeros(len(requested) + 1, np.int64)
         for piece, begin in zip(pieces, ends[:-1], strict=True):
             _count(
-                piece.slots, piece.times, piece.masks, piece.verdicts, self._ordered,
-                first * self._size, self._size, slots, requested, self._keys[begin:], counts,
+                piece.slots, piece.times, piece.masks.codes, piece.masks.table, piece.verdicts,
+                self._ordered, first * self._size, self._size, slots, requested,
+                self._keys[begin:], counts,
             )  # fmt: skip
         keys, starts = _to_starts(counts)
-        times = np.empty(starts[-1], np.int64)
-        masks = np.empty((starts[-1], len(self._ordered)), np.uint64)
+        times = allocate(int(starts[-1]), np.int64)
+        masks = allocate((int(starts[-1]), len(self._ordered)), np.uint64)
         for piece, begin in zip(pieces, ends[:-1], strict=True):
-            _fill_buckets(piece.times, piece.masks, self._ordered, self._keys[begin:], counts,
-                   times, masks)  # fmt: skip
+            _fill_buckets(
+                piece.times, piece.masks.codes, piece.masks.table, self._ordered,
+                self._keys[begin:], counts, times, masks,
+            )  # fmt: skip
         _sort_each(starts, times, masks)
         return keys, EventLists(starts, times, masks)
 
@@ -147,20 +156,20 @@ class EventBuffer:
         """Return the tuples of windows that were not popped, as plain arrays."""
         parts = [self._room.cut(0, 0)]
         for piece, _ in self._pieces:
-            masks = piece.masks & self._ordered
+            masks = piece.masks.dense & self._ordered
             relevant = masks.any(axis=1) & (piece.verdicts == TAKEN) & (piece.times >= self._from)
             parts.append(
                 BufferPiece(
                     piece.slots[relevant],
                     piece.times[relevant],
-                    masks[relevant],
+                    EventMasks(masks[relevant]),
                     piece.verdicts[:0],
                 )
             )
         return {
             "times": np.concatenate([part.times for part in parts]),
             "owners": np.concatenate([part.slots for part in parts]),
-            "masks": np.concatenate([part.masks for part in parts]),
+            "masks": np.concatenate([part.masks.dense for part in parts]),
         }
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
@@ -171,7 +180,7 @@ class EventBuffer:
             BufferPiece(
                 np.array(state["owners"], np.int32),
                 times,
-                np.array(state["masks"], np.uint64),
+                EventMasks(np.array(state["masks"], np.uint64)),
                 np.full(len(times), TAKEN, np.uint8),
             )
         )
@@ -180,13 +189,28 @@ class EventBuffer:
 @compiled
 def _count_relevant(
     times: NDArray[np.int64],
+    codes: NDArray[np.uint8],
     masks: NDArray[np.uint64],
     verdicts: NDArray[np.uint8],
     ordered: NDArray[np.uint64],
+    enough: int,
 ) -> tuple[int, np.int64]:
-    """Return how many accepted tuples have one of these types, and the latest accepted time."""
+    """Return how many accepted tuples have one of these types, and the latest accepted time.
+
+    It stops counting where there are `enough`.
+    """
     relevant = np.uint64(0)
-    if len(ordered) == 1:
+    if len(codes):
+        wanted = np.empty(len(masks), np.uint8)
+        for code in range(len(masks)):
+            wanted[code] = _is_relevant(masks, code, ordered)
+        for begin in range(0, len(codes), RUN):
+            kinds, judged = codes[begin : begin + RUN], verdicts[begin : begin + RUN]
+            for i in range(len(kinds)):
+                relevant += np.uint64(wanted[kinds[i]] & (judged[i] == TAKEN))
+            if relevant >= np.uint64(enough):
+                break
+    elif len(ordered) == 1:
         only = masks.reshape(-1)
         for i in range(len(only)):
             relevant += np.uint64(((only[i] & ordered[0]) != 0) & (verdicts[i] == TAKEN))
@@ -200,7 +224,9 @@ def _count_relevant(
 
 
 @compiled
-def _is_relevant(masks: NDArray[np.uint64], row: int, ordered: NDArray[np.uint64]) -> bool:
+def _is_relevant(
+    masks: NDArray[np.uint64], row: int | np.int64, ordered: NDArray[np.uint64]
+) -> bool:
     """Return whether a tuple has one of these types."""
     found = np.uint64(0)
     for word in range(len(ordered)):
@@ -212,6 +238,7 @@ def _is_relevant(masks: NDArray[np.uint64], row: int, ordered: NDArray[np.uint64
 def _copy_relevant(
     slots: NDArray[np.int32],
     times: NDArray[np.int64],
+    codes: NDArray[np.uint8],
     masks: NDArray[np.uint64],
     verdicts: NDArray[np.uint8],
     ordered: NDArray[np.uint64],
@@ -221,10 +248,11 @@ def _copy_relevant(
 ) -> None:
     at = np.uint64(0)
     for i in range(len(times)):
-        if verdicts[i] == TAKEN and _is_relevant(masks, i, ordered):
+        row = np.int64(codes[i]) if len(codes) else i
+        if verdicts[i] == TAKEN and _is_relevant(masks, row, ordered):
             to_slots[at], to_times[at] = slots[i], times[i]
             for word in range(len(ordered)):
-                to_masks[at, word] = masks[i, word] & ordered[word]
+                to_masks[at, word] = masks[row, word] & ordered[word]
             at += np.uint64(1)
 
 
@@ -232,6 +260,7 @@ def _copy_relevant(
 def _count(
     slots: NDArray[np.int32],
     times: NDArray[np.int64],
+    codes: NDArray[np.uint8],
     masks: NDArray[np.uint64],
     verdicts: NDArray[np.uint8],
     ordered: NDArray[np.uint64],
@@ -249,7 +278,8 @@ def _count(
     for i in range(len(times)):
         key = nothing
         within = np.uint64(times[i] - start) < span
-        if within and verdicts[i] == TAKEN and _is_relevant(masks, i, ordered):
+        row = np.int64(codes[i]) if len(codes) else i
+        if within and verdicts[i] == TAKEN and _is_relevant(masks, row, ordered):
             if np.uint64(times[i] - window_start) >= np.uint64(size):
                 window = (times[i] - start) // size
                 window_start, window_key = start + window * size, np.uint64(window * width)
@@ -285,6 +315,7 @@ def _to_starts(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
 @compiled
 def _fill_buckets(
     times: NDArray[np.int64],
+    codes: NDArray[np.uint8],
     masks: NDArray[np.uint64],
     ordered: NDArray[np.uint64],
     keys: NDArray[np.uint32],
@@ -301,8 +332,9 @@ def _fill_buckets(
         place = np.uint64(places[key])
         places[key] += 1
         to_times[place] = times[i]
+        row = np.int64(codes[i]) if len(codes) else i
         for word in range(len(ordered)):
-            to_masks[place, word] = masks[i, word] & ordered[word]
+            to_masks[place, word] = masks[row, word] & ordered[word]
 
 
 @compiled

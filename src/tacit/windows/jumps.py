@@ -30,6 +30,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.events.columns import freeze
 from tacit.kernels import compiled
 from tacit.windows.clock import FUTURE_SLOT, NONE, REACH, UNCONFIRMED_SLOT
 from tacit.windows.runs import NO_EXTENTS, RUN, RunExtents, find_span
@@ -40,6 +41,8 @@ IN_A_ROW: Final = 10
 AGAINST: Final = 10
 """The number of disagreeing tuples that refuse a source's first tuple."""
 _REFUSED, _CONFIRMED, _WAITING = 0, 1, 2
+_REFUSALS: Final = -1
+"""Instead of a number of tuples: there are tuples to refuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +70,23 @@ class Jumps:
         *,
         ended: bool,
         extents: RunExtents = NO_EXTENTS,
-    ) -> tuple[int, int]:
-        """Return how many tuples are decided, and the front of the source after them.
+    ) -> tuple[int, int, NDArray[np.int32]]:
+        """Return how many tuples are decided, the front of the source after them, and the slots.
 
-        The slots of refused tuples are overwritten with a marker. `ended` says that no tuple
-        follows these. `extents` are those of their runs, if they are known.
+        These are a copy if tuples are refused: a marker replaces the slot of each, and the least
+        slot of its run. `ended` says that no tuple follows these. `extents` are those of their
+        runs, if they are known.
         """
         jump = self.future if self.alone else min(self.jump, self.future)
         enough = 2 if self.alone else IN_A_ROW
-        done, now = _judge(
-            times,
-            slots,
-            front,
-            jump,
-            self.future,
-            enough,
-            ended,
-            extents.latest,
-            extents.least,
-        )
-        return int(done), int(now)
+        limits = jump, self.future, enough, ended
+        slots, runs = freeze(slots), (extents.latest, extents.least)
+        done, now = _judge(times, slots, front, *limits, *runs, np.empty(0, np.int32))
+        if done != _REFUSALS:
+            return int(done), int(now), slots
+        marked = slots.copy()
+        done, now = _judge(times, slots, front, *limits, *runs, marked)
+        return int(done), int(now), freeze(marked)
 
 
 @compiled
@@ -136,7 +136,9 @@ def _judge(
     ended: bool,
     latest_of: NDArray[np.int64],
     least_of: NDArray[np.int32],
+    marked: NDArray[np.int32],
 ) -> tuple[int, np.int64]:
+    """Judge all tuples; if one is refused and there is no room to mark it, return _REFUSALS."""
     now = np.int64(front)
     run_to = 0
     i = -1
@@ -162,7 +164,9 @@ def _judge(
                 now = max(now, time)
                 continue
             if time - now > future:
-                slots[i] = FUTURE_SLOT
+                if len(marked) == 0:
+                    return _REFUSALS, now
+                marked[i] = FUTURE_SLOT
                 if i // RUN < len(least_of):
                     least_of[i // RUN] = FUTURE_SLOT
                 continue
@@ -170,7 +174,9 @@ def _judge(
         if outcome == _WAITING:
             return i, now
         if outcome == _REFUSED:
-            slots[i] = UNCONFIRMED_SLOT
+            if len(marked) == 0:
+                return _REFUSALS, now
+            marked[i] = UNCONFIRMED_SLOT
             if i // RUN < len(least_of):
                 least_of[i // RUN] = UNCONFIRMED_SLOT
         else:

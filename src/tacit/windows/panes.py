@@ -10,18 +10,22 @@ If all ordered patterns are simple chains, an automaton processes each tuple as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import pairwise
+from threading import get_ident
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.buffers import allocate
 from tacit.errors import Mistake, SpecificationError
+from tacit.events.columns import freeze
+from tacit.events.masks import EventMasks
 from tacit.kernels import compiled
-from tacit.kernels.threads import ONE_THREAD, Workers, run_in_turn
+from tacit.kernels.threads import ONE_THREAD, Workers, run_in_threads, run_in_turn
 from tacit.patterns.bits import ChainBits
 from tacit.patterns.lists import EventLists
 from tacit.windows.automaton import StreamingAutomaton
@@ -32,8 +36,10 @@ from tacit.windows.runs import RUN, find_extent
 _RING_BYTES = 1 << 20
 """A ring of at most this size stays in the processor's cache."""
 _MOST_WINDOWS = 256
-_PARALLEL: Final = 1 << 16
-"""Fewer tuples than this are inserted by one thread."""
+_PARALLEL: Final = 3 << 17
+"""Fewer tuples than this are inserted by one thread: another takes too long to start."""
+_PIECE: Final = 1 << 15
+"""The number of tuples that a thread inserts at a time."""
 _MOST_RINGS: Final = 4
 """The most threads that insert at the same time: each has a ring of its own."""
 _MOST_BYTES = 16 << 30
@@ -137,7 +143,7 @@ class Panes:
         self._has_ordered = bool(ordered_types.any())
         self._workers = workers
         self._ring = np.zeros((capacity, slots, len(ordered_types)), dtype=np.uint64)
-        self._others: list[NDArray[np.uint64]] = []
+        self._others: dict[int, NDArray[np.uint64]] = {}
         """The rings of other threads. A window has the events of all rings."""
         self._buffer = EventBuffer(size, ordered_types)
         self._automaton = (
@@ -165,24 +171,26 @@ class Panes:
         self,
         slots: NDArray[np.int32],
         times: NDArray[np.int64],
-        masks: NDArray[np.uint64],
+        masks: EventMasks,
         verdicts: Verdicts,
         begin: int,
         end: int,
     ) -> None:
         """Insert the accepted tuples from `begin` to `end` into their windows."""
-        each, runs = verdicts.each, verdicts.runs
-        place = partial(_insert, slots, times, masks, each, runs)
+        each, runs, slots = verdicts.each, verdicts.runs, freeze(slots)
+        place = partial(_insert, slots, times, masks.codes, masks.table, each, runs)
         parallel = end - begin >= _PARALLEL and self._workers.threads > 1
         if not self._has_ordered:
-            rings = self._find_rings() if parallel else [self._ring]
-            edges = _divide(begin, end, len(rings))
-            self._workers.run(
-                [
-                    partial(place, first, last, self.size, ring)
-                    for (first, last), ring in zip(pairwise(edges), rings, strict=True)
-                ]
-            )
+            if not parallel or self._ring.nbytes > 2 * _RING_BYTES:  # rings stay in the cache
+                place(begin, end, self.size, self._ring)
+                return
+            own = get_ident()
+            calls = [
+                partial(self._place, place, own, first, last)
+                for first, last in pairwise(_divide(begin, end, -(-(end - begin) // _PIECE)))
+            ]
+            # Small pieces: a core that reads ahead at the same time takes fewer of them.
+            run_in_threads(calls, min(self._workers.threads, _MOST_RINGS))
             return
         piece = BufferPiece(slots, times, masks, each).cut(begin, end)
         calls = [partial(self._advance, piece), partial(place, begin, end, self.size, self._ring)]
@@ -197,26 +205,27 @@ class Panes:
         if self._automaton is not None:
             self._automaton.advance(added)
 
-    def _find_rings(self) -> list[NDArray[np.uint64]]:
-        """Return a ring for each thread; one for all if rings would not stay in the cache."""
-        if self._ring.nbytes > 2 * _RING_BYTES:
-            return [self._ring]
-        while len(self._others) < min(self._workers.threads, _MOST_RINGS) - 1:
-            self._others.append(np.zeros_like(self._ring))
-        return [self._ring, *self._others]
+    def _place(self, place: Callable[..., None], own: int, begin: int, end: int) -> None:
+        """Insert tuples into the ring of the thread that calls this; `own` is the main one."""
+        thread, ring = get_ident(), self._ring
+        if thread != own:
+            if thread not in self._others:
+                self._others[thread] = np.zeros_like(self._ring)
+            ring = self._others[thread]
+        place(begin, end, self.size, ring)
 
     def _merge(self) -> NDArray[np.uint64]:
         """Merge all rings into the first, and return it."""
         if self._others:
-            self._ring = reduce(np.bitwise_or, [self._ring, *self._others])
-            self._others = []
+            self._ring = reduce(np.bitwise_or, [self._ring, *self._others.values()])
+            self._others = {}
         return self._ring
 
     def pop(self, first: int, count: int) -> ClosedPanes:
         """Remove and return `count` windows from `first` on, at most as many as the ring has."""
-        words = np.empty((count, self.slots, self._ring.shape[2]), dtype=np.uint64)
+        words = allocate((count, self.slots, self._ring.shape[2]), np.uint64)
         _pop(self._ring, first, words)
-        for ring in self._others:
+        for ring in self._others.values():
             _pop_more(ring, first, words)
         if not self._has_ordered:
             return ClosedPanes(first, words, *self._buffer.no_events())
@@ -238,7 +247,7 @@ class Panes:
 
     def restore(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Restore what `state` returned."""
-        self._ring, self._others = np.array(state["ring"], dtype=np.uint64), []
+        self._ring, self._others = np.array(state["ring"], dtype=np.uint64), {}
         self._buffer.restore(state)
         if self._automaton is not None:
             self._automaton.restore(state)
@@ -255,6 +264,7 @@ def _divide(begin: int, end: int, parts: int) -> list[int]:
 def _insert(
     slots: NDArray[np.int32],
     times: NDArray[np.int64],
+    codes: NDArray[np.uint8],
     masks: NDArray[np.uint64],
     verdicts: NDArray[np.uint8],
     runs: NDArray[np.int64],
@@ -266,6 +276,7 @@ def _insert(
     # Flat arrays, slices indexed from 0, and unsigned indices compile to the fastest code: a
     # signed index might count from the end.
     width, flat, bits = ring.shape[2], ring.reshape(-1), masks.reshape(-1)
+    coded, looked_up = len(codes) > 0, np.empty(RUN, np.uint64)
     start = stop = np.int64(0)  # the window of the previous tuple, likely the same
     pane = np.uint64(0)
     run_to = begin
@@ -274,7 +285,21 @@ def _insert(
         i += 1
         if width == 1 and i >= run_to:
             run, run_to = i // RUN, min((i // RUN + 1) * RUN, end)
-            moments, owners, new = times[i:run_to], slots[i:run_to], bits[i:run_to]
+            moments, owners, new = times[i:run_to], slots[i:run_to], looked_up[: run_to - i]
+            if run < len(runs) and runs[run] != NONE and coded:
+                pane = np.uint64(runs[run] % len(ring) * ring.shape[1])
+                start = stop = np.int64(0)
+                kinds = codes[i:run_to]
+                for k in range(len(owners)):
+                    flat[pane + np.uint64(owners[k])] |= bits[kinds[k]]
+                i = run_to - 1
+                continue
+            if coded:
+                kinds = codes[i:run_to]
+                for k in range(len(new)):
+                    new[k] = bits[kinds[k]]
+            else:
+                new = bits[i:run_to]
             if run < len(runs) and runs[run] != NONE:
                 pane = np.uint64(runs[run] % len(ring) * ring.shape[1])
                 start = stop = np.int64(0)
@@ -306,8 +331,9 @@ def _insert(
             start, stop = window * size, (window + 1) * size
             pane = np.uint64(window % len(ring) * ring.shape[1])
         place = (pane + np.uint64(slots[i])) * np.uint64(width)
+        row = np.int64(codes[i]) if coded else i
         for word in range(width):
-            flat[place + np.uint64(word)] |= masks[i, word]
+            flat[place + np.uint64(word)] |= masks[row, word]
 
 
 @compiled

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.events.columns import freeze
 from tacit.kernels import compiled
 
 RUN: Final = 1024
@@ -29,7 +30,7 @@ class RunExtents:
         """Measure all runs of some tuples."""
         runs = -(-len(times) // RUN)
         found = cls(np.empty(runs, np.int64), np.empty(runs, np.int64), np.empty(runs, np.int32))
-        _measure(times, slots, found.earliest, found.latest, found.least)
+        _measure(times, freeze(slots), found.earliest, found.latest, found.least)
         return found
 
 

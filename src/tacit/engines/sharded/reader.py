@@ -222,11 +222,11 @@ class PartitionReader:
         layout = self._job.layout
         sent = verdicts[begin:end] == TAKEN
         if not self._was_idle:
-            sent &= (batch.masks[begin:end] & self._job.used_types).any(axis=1)
+            sent &= (batch.masks[begin:end].dense & self._job.used_types).any(axis=1)
         starts, rows, places, times, masks = _scattered(
             batch.slots,
             batch.times,
-            batch.masks,
+            batch.masks.dense,
             begin,
             sent,
             layout.shard,

@@ -22,6 +22,7 @@ from tacit.engines.sharded.checks import check_windows
 from tacit.engines.sharded.counts import TupleCounts
 from tacit.engines.sharded.job import ShardedJob
 from tacit.engines.sharded.saved_state import SavedState, check_array, check_places, restoring
+from tacit.events.masks import EventMasks
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Accounts, Amounts, Key
 from tacit.pipeline.batches import MergedBatch, Rows
@@ -181,7 +182,7 @@ class Shard:
         rows: tuple[Rows, ...] = ()
         if batch.attributes is not None:
             rows = (Rows(self._streams[batch.stream], batch.attributes),)
-        merged = MergedBatch(batch.times, batch.slots, batch.masks, rows)
+        merged = MergedBatch(batch.times, batch.slots, EventMasks(batch.masks), rows)
         self._windows.insert(merged, Verdicts.of(verdicts), 0, len(merged))
         if late.any():
             self._late += int(np.count_nonzero(late))
