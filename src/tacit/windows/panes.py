@@ -181,7 +181,10 @@ class Panes:
         place = partial(_insert, slots, times, masks.codes, masks.table, each, runs)
         parallel = end - begin >= _PARALLEL and self._workers.threads > 1
         if not self._has_ordered:
-            if not parallel or self._ring.nbytes > 2 * _RING_BYTES:  # rings stay in the cache
+            threads = min(self._workers.threads - 1, _MOST_RINGS)  # one reads ahead
+            if (
+                not parallel or threads < 2 or self._ring.nbytes > 2 * _RING_BYTES
+            ):  # rings stay in the cache
                 place(begin, end, self.size, self._ring)
                 return
             own = get_ident()
@@ -189,8 +192,8 @@ class Panes:
                 partial(self._place, place, own, first, last)
                 for first, last in pairwise(_divide(begin, end, -(-(end - begin) // _PIECE)))
             ]
-            # Small pieces: a core that reads ahead at the same time takes fewer of them.
-            run_in_threads(calls, min(self._workers.threads, _MOST_RINGS))
+            # Small pieces: a core that has more to do takes fewer of them.
+            run_in_threads(calls, threads)
             return
         piece = BufferPiece(slots, times, masks, each).cut(begin, end)
         calls = [partial(self._advance, piece), partial(place, begin, end, self.size, self._ring)]
