@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import doctest
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -236,6 +237,14 @@ def test_the_readmes_table_of_errors_is_that_of_the_results() -> None:
         for column, cell in zip(columns, cells.strip(" |").split(" | "), strict=True):
             digits = len(cell.partition(".")[2])
             assert round(known[*column, float(epsilon)], digits) == float(cell)
+
+
+def test_the_pictures_of_concepts_are_those_that_the_command_draws() -> None:
+    drawing = runpy.run_path(str(DOCS / "draw_concepts.py"))
+    page = (DOCS / "concepts.md").read_text()
+    for name, draw in drawing["PICTURES"].items():
+        assert (DOCS / f"concepts/{name}.svg").read_text() == draw().svg()
+        assert f"(concepts/{name}.svg)" in page
 
 
 def dialogue(console: str) -> Iterator[tuple[str, str]]:
