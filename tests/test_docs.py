@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import doctest
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,6 +141,110 @@ def test_the_tables_of_results_are_those_of_the_files_beside_the_figures() -> No
                 assert abs(mean - float(cell)) <= 0.0005 + 1e-6, f"{figure}: {line}"
                 checked += 1
     assert checked > 500
+
+
+# The rows of tables that name no column of their file: method, variant and decoding. The best of
+# a variant is the least error of any baseline.
+_ROWS: dict[str, tuple[str, str, str]] = {
+    "`optimal`": ("optimal", "", "posterior"),
+    "`adaptive`, posterior": ("adaptive", "", "posterior"),
+    "prior alone": ("prior alone", "", "posterior"),
+    "prior alone (epsilon 0)": ("prior alone", "", "posterior"),
+    "prior alone, memory of public events": ("prior alone", "", "memory"),
+    "best baseline as published": ("", "as published", "posterior"),
+    "... on private types, Laplace noise": ("", "private types", "posterior"),
+    "... on private types, randomised response": ("", "randomised response", "posterior"),
+    "... and memory": ("", "randomised response", "memory"),
+    "... same total over w windows": ("", "same total", "posterior"),
+    "... same total over w windows, memory": ("", "same total", "memory"),
+    "answers, k-ary response": ("answers, k-ary response", "", "posterior"),
+    "answers, epsilon split": ("answers, epsilon split", "", "posterior"),
+    "`optimal`, memory, `paced`": ("optimal", "paced", "memory"),
+    "`optimal`, memory, `every` open window until exhausted": (
+        "optimal", "every open window", "memory"),
+    "`optimal`, memory, even epsilon per window": ("optimal", "even epsilon per window", "memory"),
+    "`optimal` without memory, `every` open window until exhausted": (
+        "optimal", "every open window, no memory", "posterior"),
+    "best w-event baseline as published": ("", "as published", "posterior"),
+    "best on private types, randomised response": (
+        "", "private types, randomised response", "posterior"),
+    "best on private types, randomised response, memory": (
+        "", "private types, randomised response", "memory"),
+}  # fmt: skip
+
+
+def read_results(figure: str) -> list[dict[str, str]]:
+    """The rows of the file beside a figure."""
+    with (DOCS / f"results/{figure}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_fair_and_daily_tables_of_results_are_those_of_the_files() -> None:
+    rows, checked, epsilons = list[dict[str, str]](), 0, list[float]()
+    for line in (DOCS / "results.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if found := re.match(r"!\[.*\]\(results/([\w-]+)\.svg\)", line):
+            compared = found[1].startswith(("day-", "fair-"))
+            rows = read_results(found[1]) if compared else []
+        elif rows and cells[0] == "method":
+            epsilons = [float(cell) for cell in cells[1:]]
+        elif rows and cells[0] in _ROWS:
+            method, variant, decode = _ROWS[cells[0]]
+            errors: dict[float, list[float]] = {epsilon: [] for epsilon in epsilons}
+            for row in rows:
+                fits = (row["variant"], row["decode"]) == (variant, decode)
+                if fits and method in ("", row["method"]):
+                    errors[float(row["epsilon"])].append(float(row["mre"]))
+            for epsilon, cell in zip(epsilons, cells[1:], strict=True):
+                assert abs(min(errors[epsilon]) - float(cell)) <= 0.0005 + 1e-6, line
+                checked += 1
+    assert checked > 200
+
+
+def test_the_tables_of_counts_are_those_of_their_file() -> None:
+    known = {
+        (row["data"], row["subjects"], row["method"], float(row["epsilon_per_day"])): row["mae"]
+        for row in read_results("counts")
+    }
+    checked = 0
+    for table in re.findall(
+        r"^\| (generated|T-Drive), ([\d,]+) subjects \|(.+)\|\n\|.+\n((?:\|.+\n)+)",
+        (DOCS / "results.md").read_text(),
+        re.M,
+    ):
+        data, subjects, head, rows = table
+        for row in rows.splitlines():
+            name, *cells = [cell.strip() for cell in row.strip("|").split("|")]
+            for epsilon, cell in zip(head.split("|"), cells, strict=True):
+                key = data, subjects.replace(",", ""), name.partition(" (")[0], float(epsilon)
+                assert abs(float(known[key]) - float(cell)) <= 0.05 + 1e-6, f"{key}: {cell}"
+                checked += 1
+    assert checked == len(known)
+
+
+def test_the_readmes_table_of_errors_is_that_of_the_results() -> None:
+    known = {
+        (row["method"], row["decode"], float(row["epsilon"])): float(row["mre"])
+        for row in read_results("synthetic")
+    }
+    columns = [("uniform", "literal"), ("adaptive", "literal")]
+    columns += [(method, "posterior") for method in ("adaptive", "optimal")]
+    rows = re.findall(
+        r"^\| ([\d.]+) \|((?: [\d.]+ \|){4})$", (ROOT / "README.md").read_text(), re.M
+    )
+    assert len(rows) == 6
+    for epsilon, cells in rows:
+        for column, cell in zip(columns, cells.strip(" |").split(" | "), strict=True):
+            digits = len(cell.partition(".")[2])
+            assert round(known[*column, float(epsilon)], digits) == float(cell)
+
+
+def test_the_pictures_of_concepts_are_those_that_the_command_draws() -> None:
+    drawing = runpy.run_path(str(DOCS / "draw_concepts.py"))
+    page = (DOCS / "concepts.md").read_text()
+    for name, draw in drawing["PICTURES"].items():
+        assert (DOCS / f"concepts/{name}.svg").read_text() == draw().svg()
+        assert f"(concepts/{name}.svg)" in page
 
 
 def dialogue(console: str) -> Iterator[tuple[str, str]]:

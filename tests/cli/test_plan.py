@@ -343,8 +343,8 @@ queries: [{name: q, consumer: x, pattern: "OR(a, b)"}]
     source.write_text(f"who,at,kind\n{rows}")
     shown = tacit("plan", spec, "--history", source).stdout.replace("\n", " ")
     assert "Warning: history has only 12 windows" in shown
-    assert "Warning: the event b never occurs in history" in shown
-    assert "the event a" not in shown
+    assert "Warning: the event 'b' never occurs in history" in shown
+    assert "the event 'a'" not in shown
     report = json.loads(tacit("plan", spec, "--history", source, "--json").stdout)
     assert [one["about"] for one in report["history_warnings"]] == ["history", "b"]
     counted = tacit("detect", spec, source, "--to", tmp_path / "true.csv").stderr

@@ -288,7 +288,7 @@ MISTAKES: list[tuple[type[TacitError], str, Callable[[Path], Any]]] = [
     (OptionError, "subjects= and learn= exclude", lambda _: tacit.detect(
         SPEC, tuples(0, 1), subjects="s", learn="1 h")),
     (OptionError, "quality=", lambda _: tacit.least_epsilon(SPEC, tuples(0, 1), quality=7)),
-    (PlanError, r"tacit\.plan\(spec, history\), or use mechanism=", lambda _: tacit.run(
+    (PlanError, r"tacit\.plan\(spec, history\), or use mechanism='uniform'", lambda _: tacit.run(
         SPEC, tuples(0, 1), mechanism="optimal", ledger=False)),
     (LedgerError, r"tacit\.run\(..., ledger=", lambda p: tacit.show_ledger(p / "no.db")),
     (StateError, "seed=", lambda p: [tacit.run(

@@ -193,7 +193,9 @@ def test_a_plan_that_gives_away_too_much_is_wrong(whole: Any) -> None:
 def test_a_plan_is_needed_unless_the_mechanism_does_without(tmp_path: Path) -> None:
     assert "needs history" in only(examine(a_run(written(tmp_path, SPEC))), "plan", "wrong")
     uniform = written(tmp_path, SPEC + "mechanism: uniform\n")
-    assert "none is needed" in only(examine(a_run(uniform)), "plan", "ok")
+    assert only(examine(a_run(uniform)), "plan", "ok") == "none is needed: uniform does without"
+    public = written(tmp_path, SPEC.partition("private:")[0])
+    assert only(examine(a_run(public)), "plan", "ok") == "none is needed: nothing is private"
 
 
 # The registry

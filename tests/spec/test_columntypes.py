@@ -77,6 +77,14 @@ def test_a_type_that_is_not_known_is_refused_with_the_lines_to_add() -> None:
     assert lines == "streams:\n  gps:\n    columns:\n      a: text\n      kind: text"
 
 
+def test_a_text_without_quotes_is_no_column_to_add() -> None:
+    text = SPEC.replace("speed < 10 AND NOT hired", "kind = taken")
+    lines = "\n".join(format_columns(SpecColumns(loads(text))))
+    assert "if it is no column but a text, write 'taken' in single quotes" in lines
+    assert "taken: text   # only if it is a column" in lines
+    assert "kind: text\n" in lines
+
+
 def test_the_lines_to_add_make_it_known() -> None:
     added = SPEC.replace("{note: text}", "{note: text, a: number, c: number, kind: text}")
     types = SpecColumns(loads(added)).text_types("gps", ["taxi", "ts", "a", "speed", "kind"])

@@ -116,7 +116,11 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
     both = join_truth(out)
     assert plan.expected is not None, "the history has windows"
     console.print(compare_answers(both, spec, plan.expected))
-    console.print("\nOne morning, truth and protected answer; ! marks where they differ:")
+    console.print(
+        "\nOne morning, truth and protected answer; ! marks where they differ. An answer may be"
+        " less than 50% sure:\nthe planner answers yes where that gains more recall than it costs"
+        " precision."
+    )
     console.print(show_morning(both, spec))
     _print_title(console, 5, "Dispatch only needs to know how many: a count with error bars")
     with console.status("Counting ..."):
@@ -288,8 +292,9 @@ def _print_counts(console: Console, true: pl.DataFrame, counted: pl.DataFrame) -
     from tacit.cli.demo_tables import join_counts, measure_counts, show_counts
 
     console.print(
-        "Free taxis in the centre. Epsilon 20 for one subject, one private pattern and one day,"
-        " spread over it;\nthe line is the 95 % interval, o the estimate, x the truth.",
+        "Free taxis in the centre. Epsilon 20 for one subject, one private pattern and one day."
+        "\nA noisy count is drawn in some windows; estimates follow from the counts drawn so far."
+        "\nThe line is the 95 % interval, o the estimate, x the truth.",
         highlight=False,
     )
     both = join_counts(true, counted)

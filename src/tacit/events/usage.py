@@ -34,6 +34,8 @@ class InferredType(NamedTuple):
 
     type: ColumnType | None
     reason: str
+    unquoted: bool = False
+    """Whether it may be a text without its quotes instead of a column."""
 
 
 @dataclass
@@ -90,7 +92,8 @@ class ColumnUses:
         if place in self._weak:
             return InferredType("text", self._weak[place])
         known = "its uses do not show its type"
-        return InferredType(None, known + (hint if place in self._compared else ""))
+        unquoted = place in self._compared
+        return InferredType(None, known + hint * unquoted, unquoted)
 
     def add_predicate(self, stream: str, predicate: Predicate, where: str) -> None:
         """Add the facts of a condition on a stream's tuples; `where` names the condition."""

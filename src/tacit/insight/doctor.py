@@ -145,7 +145,8 @@ def _plan(
         version.check()
         past = f"{count(plan.windows, 'window')} of history" if plan.windows else "no history"
         if options.plan is None:
-            findings.ok("plan", f"none is needed: {plan.mechanism} does without")
+            reason = f"{plan.mechanism} does without" if spec.private else "nothing is private"
+            findings.ok("plan", f"none is needed: {reason}")
         elif audit(plan).passed:
             fits = f"{options.plan} fits and passes its audit"
             memory = " with memory" if plan.has_memory else ""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PlanError
-from tacit.options import command, option
+from tacit.options import command
 from tacit.patterns.tree import elements
 from tacit.planning.count_models import CountLimit, learn_count_memory
 from tacit.planning.count_split import weigh_split
@@ -384,7 +384,7 @@ def _check_history(
     for name in used:
         if statistics[0].occurrences.get(name, 1) == 0:
             reason = (
-                f"the event {name} never occurs in history: check its condition, and whether"
+                f"the event '{name}' never occurs in history: check its condition, and whether"
                 " history is like the data to come"
             )
             found.append(HistoryWarning(name, reason))
@@ -431,9 +431,10 @@ def plan_without_history(
         chosen = "uniform"  # no query depends on private elements, so no prior is needed
     if chosen == AUTO or (rates is None and load(chosen).needs != "nothing"):
         needed = "history to compare mechanisms" if chosen == AUTO else "history or a prior"
+        uniform = command("--mechanism uniform", "mechanism='uniform'")
         raise PlanError(
             f"the mechanism {chosen} needs {needed}: make a plan with {_planning()}, or use"
-            f" {option('mechanism', 'uniform')}"
+            f" {uniform}"
         )
     if load(chosen).needs == "history":
         raise PlanError(

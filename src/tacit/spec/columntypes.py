@@ -44,6 +44,8 @@ class TypedColumn:
     column: str
     type: ColumnType | None
     origin: str
+    unquoted: bool = False
+    """Whether it may be a text without its quotes instead of a column."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class SpecColumns:
             return TypedColumn(column, used.type, used.reason)
         if column in self.recorded.get(stream, {}):
             return TypedColumn(column, self.recorded[stream][column], "recorded in the plan")
-        return TypedColumn(column, None, used.reason)
+        return TypedColumn(column, None, used.reason, used.unquoted)
 
     def text_types(
         self,
@@ -213,7 +215,10 @@ def _refusal(stream: str, unknown: Sequence[TypedColumn]) -> str:
 
 def _addition(stream: str, unknown: Sequence[TypedColumn]) -> str:
     """Return the lines that declare types."""
-    lines = "".join(f"\n      {_key(one.column)}: text" for one in unknown)
+    lines = "".join(
+        f"\n      {_key(one.column)}: text" + "   # only if it is a column" * one.unquoted
+        for one in unknown
+    )
     return (
         "Add to the specification, with the right types (text, number, integer, boolean, time):\n"
         f"streams:\n  {stream}:\n    columns:{lines}"
