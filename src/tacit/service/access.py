@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Annotated, Final
 
 from anyio import to_thread
@@ -169,14 +169,23 @@ def require(*roles: Role) -> Callable[[Principal], Awaitable[Principal]]:
     """Return a dependency that lets only these roles pass."""
 
     async def check(principal: Annotated[Principal, Depends(authenticate)]) -> Principal:
-        if principal.role not in roles:
-            needed = " or ".join(roles)
-            raise Problem(
-                403, f"this needs the role {needed}; your token has the role {principal.role}"
-            )
-        return principal
+        return _check_role(principal, roles)
 
     return check
+
+
+async def authorise(request: Request, *roles: Role) -> Principal:
+    """Do what the dependency of `require` does, in a fraction of the time."""
+    return _check_role(await authenticate(request, await _BEARER(request)), roles)
+
+
+def _check_role(principal: Principal, roles: Collection[Role]) -> Principal:
+    if principal.role not in roles:
+        needed = " or ".join(roles)
+        raise Problem(
+            403, f"this needs the role {needed}; your token has the role {principal.role}"
+        )
+    return principal
 
 
 AnyRole = Annotated[Principal, Depends(authenticate)]
