@@ -156,6 +156,7 @@ async def authenticate(
         sessions = request.app.state.service.sessions
         principal: Principal | None = await to_thread.run_sync(sessions.find, cookie)
         if principal is not None:
+            request.state.session = cookie
             return access.limit(principal)
     raise unauthorised("send a token: Authorization: Bearer tacit_...")
 
