@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import OrderedDict
@@ -89,6 +90,7 @@ class Access:
         self._tokens = tokens
         self.failures = FailedAttempts()
         self.rates = RequestRates()
+        self._reading = asyncio.Lock()
 
     def limit(self, principal: Principal) -> Principal:
         """Raise a problem if someone makes too many requests; the inbox limits sources."""
@@ -129,10 +131,16 @@ class Access:
         return self._tokens.find(principal.token) == principal
 
     async def is_still_valid(self, principal: Principal) -> bool:
-        """Do what `is_valid` does, in a thread if the database must be read."""
+        """Do what `is_valid` does, in a thread if the database must be read.
+
+        One at a time: after a release all streams ask, and one answer makes the others fresh.
+        """
         if self._tokens.remembers(principal.token):
             return self.is_valid(principal)
-        return await to_thread.run_sync(self.is_valid, principal)
+        async with self._reading:
+            if self._tokens.remembers(principal.token):
+                return self.is_valid(principal)
+            return await to_thread.run_sync(self.is_valid, principal)
 
 
 def unauthorised(detail: str) -> Problem:
