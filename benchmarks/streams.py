@@ -18,7 +18,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
@@ -259,45 +260,52 @@ def _status(url: str, path: str) -> int:
 
 
 @contextmanager
+def _repeating(seconds: float, step: Callable[[], None]) -> Iterator[None]:
+    """Call `step` again and again in a thread, with a pause before; raise its error at the end."""
+    stop = threading.Event()
+
+    def repeat() -> None:
+        while not stop.wait(seconds):
+            step()
+
+    with ThreadPoolExecutor(1) as pool:
+        repeating = pool.submit(repeat)
+        try:
+            yield
+        finally:
+            stop.set()
+        repeating.result()
+
+
+@contextmanager
 def _sending(url: str, token: str, load: Load) -> Iterator[None]:
     """Send tuples in a thread."""
-    stop = threading.Event()
-    failed: list[str] = []
+    random = np.random.default_rng(2)
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=_TIMEOUT)
+    kind = "application/vnd.apache.arrow.stream"
+    headers = {"Content-Type": kind, "Authorization": f"Bearer {token}"}
 
     def send() -> None:
-        random = np.random.default_rng(2)
-        connection = HTTPConnection(urlsplit(url).netloc, timeout=_TIMEOUT)
-        kind = "application/vnd.apache.arrow.stream"
-        headers = {"Content-Type": kind, "Authorization": f"Bearer {token}"}
-        while not stop.wait(_TICK):
-            who = random.integers(0, load.subjects, _TUPLES)
-            table = pa.table(
-                {
-                    "who": [f"taxi {number}" for number in who],
-                    "at": pa.array(np.full(_TUPLES, time.time_ns() // 1000), pa.timestamp("us")),
-                    "kind": random.integers(0, _KINDS, _TUPLES),
-                }
-            )
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, table.schema) as writer:
-                writer.write_table(table)
-            body = sink.getvalue().to_pybytes()
-            connection.request("POST", "/v1/streams/s/tuples", body, headers)
-            response = connection.getresponse()
-            if response.status != 200:
-                failed.append(response.read().decode())
-                return
-            response.read()
+        who = random.integers(0, load.subjects, _TUPLES)
+        table = pa.table(
+            {
+                "who": [f"taxi {number}" for number in who],
+                "at": pa.array(np.full(_TUPLES, time.time_ns() // 1000), pa.timestamp("us")),
+                "kind": random.integers(0, _KINDS, _TUPLES),
+            }
+        )
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        body = sink.getvalue().to_pybytes()
+        connection.request("POST", "/v1/streams/s/tuples", body, headers)
+        response = connection.getresponse()
+        text = response.read()
+        if response.status != 200:
+            raise RuntimeError(f"tuples were refused: {text.decode()}")
 
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
+    with _repeating(_TICK, send):
         yield
-    finally:
-        stop.set()
-        thread.join()
-        if failed:
-            raise RuntimeError(f"tuples were refused: {failed[0]}")
 
 
 @dataclass
@@ -366,7 +374,6 @@ def _reading(
 def _reading_slowly(url: str, token: str) -> Iterator[None]:
     """Follow everything, and read one byte a second."""
     place = urlsplit(url)
-    stop = threading.Event()
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.connect((place.hostname, place.port))
@@ -374,36 +381,20 @@ def _reading_slowly(url: str, token: str) -> Iterator[None]:
         slow.sendall(f"{request}\r\n\r\n".encode())
 
         def read() -> None:
-            while not stop.wait(1.0):
-                with suppress(OSError):
-                    slow.recv(1)
+            with suppress(OSError):
+                slow.recv(1)
 
-        thread = threading.Thread(target=read)
-        thread.start()
-        try:
+        with _repeating(1.0, read):
             yield
-        finally:
-            stop.set()
-            thread.join()
 
 
 @contextmanager
 def _watching(pid: int) -> Iterator[list[int]]:
     """Collect the resident memory of a process, once a second."""
-    sizes = [psutil.Process(pid).memory_info().rss]
-    stop = threading.Event()
-
-    def watch() -> None:
-        while not stop.wait(1.0):
-            sizes.append(psutil.Process(pid).memory_info().rss)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
+    process = psutil.Process(pid)
+    sizes = [process.memory_info().rss]
+    with _repeating(1.0, lambda: sizes.append(process.memory_info().rss)):
         yield sizes
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _download(url: str, token: str, begin: float) -> pl.DataFrame:

@@ -62,8 +62,8 @@ NEXT = '''
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0005"
-down_revision = "0004"
+revision = "0006"
+down_revision = "0005"
 
 
 def upgrade():
@@ -81,11 +81,11 @@ def test_an_older_ledger_is_brought_up_to_date_and_keeps_what_it_has(
     shutil.copytree(upgrade.STEPS, steps)
     (steps / "versions" / "second.py").write_text(NEXT)
     monkeypatch.setattr(upgrade, "STEPS", steps)
-    monkeypatch.setattr(upgrade, "REVISIONS", (*upgrade.REVISIONS, "0005"))
+    monkeypatch.setattr(upgrade, "REVISIONS", (*upgrade.REVISIONS, "0006"))
     with pytest.raises(LedgerError, match="has an older version"):
         Ledger.open(place, read_only=True)
     with Ledger.open(place) as new:
-        assert revision(new) == "0005"
+        assert revision(new) == "0006"
         assert verify(new) == before
         with new.database.reading() as connection:
             assert "note" in {c["name"] for c in sa.inspect(connection).get_columns("tacit_runs")}
@@ -95,7 +95,7 @@ def test_an_older_ledger_is_brought_up_to_date_and_keeps_what_it_has(
 def test_a_newer_ledger_is_refused_and_left_alone(place: str, read_only: bool) -> None:
     with Ledger.open(place) as ledger, ledger.database.writing() as connection:
         connection.execute(VERSION.update().values(version_num="0099"))
-    with pytest.raises(LedgerError, match=r"written by a newer Tacit: its version is 0099, .*0004"):
+    with pytest.raises(LedgerError, match=r"written by a newer Tacit: its version is 0099, .*0005"):
         Ledger.open(place, read_only=read_only)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +23,7 @@ from tacit.answers.answers import Answers
 from tacit.errors import StateError
 from tacit.events.subjects import Subjects
 from tacit.patterns.reference import Tuple, detect
+from tacit.pipeline import snapshots
 from tacit.pipeline.batches import Rows
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine, RefusedRows
@@ -382,3 +385,33 @@ def test_a_snapshot_of_another_specification_is_refused(spec: Specification) -> 
         other.restore(engine.snapshot()[:-30])
     with pytest.raises(StateError, match="not a snapshot"):
         other.restore(b"nothing")
+
+
+def test_a_snapshot_of_an_earlier_version_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were archives of NumPy."""
+    rows = [Row(who, at, at % 3, float(at % 5)) for at in range(40) for who in range(2)]
+    registry = Subjects()
+    registry.add([0, 1])
+    engine = Engine(CompiledSpec(SPECIFICATION), registry)
+    list(engine.push(Rows("s", batch(rows[:41]))))
+
+    def archive(arrays: Mapping[str, Any]) -> bytes:
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **arrays)
+        return buffer.getvalue()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshots, "_pack_arrays", archive)
+        before = engine.snapshot()
+    assert before.startswith(b"PK")
+    again = Engine(CompiledSpec(SPECIFICATION), Subjects())
+    again.restore(before)
+    assert again.snapshot() == engine.snapshot()
+
+
+def test_a_damaged_snapshot_is_refused() -> None:
+    whole = Engine(CompiledSpec(SPECIFICATION), Subjects()).snapshot()
+    for place in range(0, len(whole), 7):
+        damaged = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+        with pytest.raises(StateError, match="damaged"):
+            Engine(CompiledSpec(SPECIFICATION), Subjects()).restore(damaged)

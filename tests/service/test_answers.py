@@ -6,16 +6,18 @@ import io
 import itertools
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import tacit
-from tacit.service.feed import AnswerFeed, FeedSelection
+from tacit.answers.rows import answer_schema
+from tacit.service.feed import AnswerFeed, FeedSelection, UnpackedRelease, unpack_release
 from tests.service.conftest import WINDOWS
 from tests.service.services import QUERIES, SUBJECTS, Running, join, running, within, write_tuples
 from tests.services import Postgres
@@ -292,3 +294,46 @@ def test_memory_for_releases_is_bounded_also_when_they_are_formatted(
         assert sum(release.rows.size for release in feed._recent.values()) <= 3 * one
         assert len(feed._places) == len(feed._recent)
     assert len(feed._recent) < WINDOWS
+
+
+def unpacked(order: Sequence[str], last: UnpackedRelease | None = None) -> UnpackedRelease:
+    """A release with answers to two queries about each of these subjects."""
+    plain = answer_schema(protected=True).insert(0, pa.field("id", pa.int64()))
+    values: dict[str, list[Any]] = {name: [None] * 2 * len(order) for name in plain.names}
+    values |= {
+        "id": list(range(2 * len(order))),
+        "subject": [subject for subject in order for _ in range(2)],
+        "consumer": ["city"] * 2 * len(order),
+        "query": ["x", "y"] * len(order),
+    }
+    row = {"number": 1, "first": 0, "windows": 1, "slide": 1, "first_id": 0, "answers": len(values)}
+    return unpack_release(row, pa.table(values, schema=plain), -1, last)
+
+
+def test_places_of_chosen_answers_are_used_again_only_while_names_stay_where_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    selections = [
+        FeedSelection("city", ("y",), ("a", "c")),
+        FeedSelection("city", None, ("b",)),
+        FeedSelection(None, ("x", "y"), ("d", "a")),
+    ]
+    last = None
+    for order in ("abc", "abc", "cba", "cbad", "cbad", "ad"):
+        before, last = last, unpacked(order, last)
+        assert (before is not None and before.chosen is last.chosen) == (
+            before is not None and before.rows.table["subject"].equals(last.rows.table["subject"])
+        )
+        for selection, after in itertools.product(selections, (-1, 1)):
+            rows = last.select(selection, after)["id"].to_pylist()
+            assert rows == [
+                number
+                for number in range(after + 1, 2 * len(order))
+                if order[number // 2] in (selection.subjects or ())
+                and "xy"[number % 2] in (selection.queries or ("x", "y"))
+            ]
+    monkeypatch.setattr("tacit.service.feed._MOST_CHOSEN", 4)
+    release = unpacked("abcd")
+    for selection in selections:
+        release.select(selection, -1)
+        assert 0 < sum(rows.size for rows in release.chosen.rows.values()) <= 4

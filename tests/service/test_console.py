@@ -13,6 +13,7 @@ import pytest
 from tacit.service.console.charts import draw_grid
 from tacit.service.console.timelines import make_grid
 from tacit.service.feed import FeedSelection
+from tacit.service.routes import event_streams
 from tests.service.services import Running, running, write_tuples
 from tests.service.test_access import WORKFLOW_FORMS, WORKFLOW_PAGES
 
@@ -91,6 +92,26 @@ def test_everyone_has_a_page_and_only_operators_have_tokens(served: Running, rol
         assert query.status_code == (200 if role in ("consumer", "operator") else 403)
         with client.stream("GET", "/console/events") as events:
             assert "event: released" in next(events.iter_text())
+
+
+@pytest.mark.parametrize("path", ["/console/events", "/v1/answers/stream?after=-1"])
+def test_a_stream_ends_with_its_session_and_not_with_another(
+    served: Running, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_streams, "_HEARTBEAT", 3600.0)  # so only the logout can end it
+    with (
+        browser(served, "consumer", "city") as client,
+        browser(served, "consumer", "city") as other,
+    ):
+        token = csrf(client.get("/console"))
+        with client.stream("GET", path) as mine, other.stream("GET", "/console/events") as theirs:
+            parts = theirs.iter_text()
+            assert "released" in next(parts)
+            assert client.post("/logout", data={"csrf": token}).status_code == 303
+            assert "event: " in "".join(mine.iter_text())  # it has an end
+            served.service.state.signal.ring()
+            assert "released" in next(parts)
+        assert client.get("/v1/queries").status_code == 401
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -29,6 +29,8 @@ class ActKind(StrEnum):
     REJECTED = "rejected"
     POLICY_CHANGED = "policy changed"
     LIVE = "live"
+    DECLARED = "declared"
+    """The accounts of a run, or the time zones of its subjects."""
     UPGRADED = "upgraded"
     """Rows of an earlier version of Tacit are covered from here on."""
 

@@ -2,7 +2,7 @@
 
 An act stores hashes of the rows that it creates or changes, each as a part with a name. A later act
 that covers the same part of a row replaces the hash. Every row of a table with covered rows must be
-covered.
+covered, and every row of tables of which all are.
 """
 
 from __future__ import annotations
@@ -38,13 +38,16 @@ class CoveredRow:
         return [self.table.name, dict(self.key), self.part, list(self.columns), hashed, among]
 
 
-def find_changed(connection: sa.Connection, details: Iterator[str]) -> Iterator[tuple[str, str]]:
+def find_changed(
+    connection: sa.Connection, details: Iterator[str], always: Sequence[sa.Table] = ()
+) -> Iterator[tuple[str, str]]:
     """Yield the place of each row that differs from what acts say, and what is wrong with it.
 
-    `details` are those of all acts, in order.
+    `details` are those of all acts, in order; every row of the tables `always` must be covered.
     """
-    tables: dict[str, dict[tuple[Any, ...], dict[str, list[Any]]]] = {}
-    keys: dict[str, list[str]] = {}
+    tables: dict[str, dict[tuple[Any, ...], dict[str, list[Any]]]]
+    tables = {table.name: {} for table in always}
+    keys = {table.name: sorted(table.primary_key.columns.keys()) for table in always}
     for text in details:
         for name, key, part, *rest in json.loads(text).get(FIELD, ()):
             keys[name] = sorted(key)

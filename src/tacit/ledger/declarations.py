@@ -2,7 +2,8 @@
 
 An account belongs to a private pattern. A release that depends on an element is charged to every
 account with that element, whichever run declared it and whatever it is called. Elements are
-compared by their definitions.
+compared by their definitions. Each change is an act of the ledger's chain, so a row that is
+deleted is missed.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.ledger.acts import ActKind, record_act
 from tacit.ledger.alchemy import sa
 from tacit.ledger.chain import ACCOUNT, ZONE, seal
 from tacit.ledger.charges import Account
 from tacit.ledger.codec import pack_ids, unpack_ids
+from tacit.ledger.covered_rows import CoveredRow
 from tacit.ledger.tables import ACCOUNTS, ZONES
 from tacit.ledger.zones import ALWAYS, UTC_ALWAYS, History, Zones
 
@@ -51,6 +54,7 @@ def declare_accounts(
 
     `start` is the next window, `definitions` has the definition of each element. A pattern that is
     declared several times, for different subjects, is recorded once, with its strictest limit.
+    Lock the head before.
     """
     own = ACCOUNTS.c.run == run
     rows = connection.execute(sa.select(ACCOUNTS).where(own)).mappings()
@@ -74,6 +78,7 @@ def declare_accounts(
         if name not in declared:
             until = start if row["until"] is None else row["until"]
             declared[name] = {**row, "until": until}
+    changed = []
     for name, row in declared.items():
         row["seal"] = seal(ACCOUNT, row)
         if name not in known:
@@ -81,6 +86,23 @@ def declare_accounts(
         elif row != known[name]:
             mine = sa.and_(own, ACCOUNTS.c.private == name)
             connection.execute(ACCOUNTS.update().where(mine).values(row))
+        else:
+            continue
+        changed.append(name)
+    if changed:
+        covers = [cover_account(run, name) for name in changed]
+        detail = {"private": sorted(changed)}
+        record_act(connection, f"run {run}", ActKind.DECLARED, "accounts", detail, covers)
+
+
+def cover_account(run: str, private: str) -> CoveredRow:
+    """Cover an account as it is declared now."""
+    return CoveredRow(ACCOUNTS, {"run": run, "private": private}, "declared", ACCOUNT)
+
+
+def cover_zone(number: int) -> CoveredRow:
+    """Cover a registered time zone, which never changes."""
+    return CoveredRow(ZONES, {"number": number}, "registered", ZONE)
 
 
 def _strictness(account: Account) -> float:
@@ -104,16 +126,17 @@ def read_accounts(connection: sa.Connection) -> Iterator[DeclaredAccount]:
 
 
 def register_zones(
-    connection: sa.Connection, ids: NDArray[np.int64], zones: Sequence[str], start: int
+    connection: sa.Connection, run: str, ids: NDArray[np.int64], zones: Sequence[str], start: int
 ) -> None:
     """Register the time zones of subjects, in the order of their ids.
 
     A subject's first zone applies at once, another one when its horizon ends; `start` is the next
-    window.
+    window. Lock the head before.
     """
     known = read_zones(connection, ids)
     names = np.array(zones, np.object_)
-    number = connection.execute(sa.select(sa.func.count()).select_from(ZONES)).scalar_one()
+    last = connection.execute(sa.select(sa.func.count()).select_from(ZONES)).scalar_one()
+    number = last
     for place, history in enumerate(known.histories):
         for zone in sorted(set(names[known.places == place].tolist())):
             if history and history[-1][0] == zone:
@@ -129,6 +152,9 @@ def register_zones(
                 "ids": pack_ids(subjects),
             }
             connection.execute(ZONES.insert().values(row | {"seal": seal(ZONE, row)}))
+    if number > last:
+        covers = [cover_zone(new) for new in range(last + 1, number + 1)]
+        record_act(connection, f"run {run}", ActKind.DECLARED, "time zones", {}, covers)
 
 
 def read_zones(connection: sa.Connection, ids: NDArray[np.int64]) -> Zones:

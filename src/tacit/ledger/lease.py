@@ -129,6 +129,7 @@ class Lease:
         `definitions` has the definition of each element; `start` is the next window.
         """
         with self._database.writing() as connection:
+            connection.execute(sa.select(HEAD).with_for_update()).one()
             self._check_held(connection, lock=True)
             declarations.declare_accounts(connection, self.run, private, definitions, ids, start)
         with self._database.reading() as connection:
@@ -146,7 +147,7 @@ class Lease:
             with self._database.writing() as connection:
                 connection.execute(sa.select(HEAD).with_for_update()).one()
                 self._check_held(connection)
-                declarations.register_zones(connection, ids, zones, start)
+                declarations.register_zones(connection, self.run, ids, zones, start)
         with self._database.reading() as connection:
             return declarations.fill_zones(declarations.read_zones(connection, ids))
 

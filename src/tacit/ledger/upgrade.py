@@ -13,7 +13,7 @@ from tacit.ledger.database import Database, now
 from tacit.ledger.tables import HEAD
 
 VERSION_TABLE: Final = "tacit_version"
-REVISIONS: Final = ("0001", "0002", "0003", "0004")
+REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005")
 """All revisions, the current one last."""
 STEPS = Path(__file__).with_name("migrations")
 _UPGRADE_LOCK: Final = 0x7461636974

@@ -343,9 +343,9 @@ class _VerificationPass:
             after = row["after"]
 
     def _check_covered(self) -> Iterator[Fault]:
-        """Check that tokens, proposals and versions are as acts left them."""
+        """Check that accounts, time zones, tokens, proposals and versions are as acts left them."""
         details = (row["detail"] for row in self._rows(sa.select(ACTS).order_by(ACTS.c.number)))
-        for place, message in find_changed(self.connection, details):
+        for place, message in find_changed(self.connection, details, (ACCOUNTS, ZONES)):
             yield Fault(place, message)
 
     def _check_chain(self) -> Iterator[Fault]:

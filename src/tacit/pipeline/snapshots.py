@@ -1,11 +1,14 @@
-"""The state of open windows as bytes: arrays and frames in one archive, without pickle."""
+"""The state of open windows as bytes: arrays and frames, without pickle."""
 
 from __future__ import annotations
 
 import io
 import json
+import math
+import struct
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +20,9 @@ from tacit.errors import StateError
 from tacit.pipeline.window_state import ClosedWindows, WindowState, select_prefix
 
 _FORMAT: Final = 3
+_MAGIC: Final = b"TSnp"
+_START: Final = struct.Struct("<4sII")
+"""A mark, a checksum of all that follows, and the length of the list of arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +55,7 @@ class WindowSnapshot:
                 frame.write_ipc(None).getvalue(), dtype=np.uint8
             )
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), dtype=np.uint8)
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **arrays)
-        return buffer.getvalue()
+        return _pack_arrays(arrays)
 
     @classmethod
     def from_bytes(
@@ -59,10 +63,9 @@ class WindowSnapshot:
     ) -> WindowSnapshot:
         """Decode what `to_bytes` returned for this specification; fill `window_state`."""
         try:
-            with np.load(io.BytesIO(snapshot), allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            arrays = _unpack_arrays(snapshot)
             head = json.loads(arrays.pop("head").tobytes())
-        except (ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
+        except (ValueError, TypeError, OSError, KeyError, zipfile.BadZipFile) as error:
             raise StateError("this is not a snapshot of an engine, or it is damaged") from error
         if head["format"] != _FORMAT or head["fingerprint"] != fingerprint:
             raise StateError(
@@ -83,3 +86,33 @@ class WindowSnapshot:
         kept = {name: frame for name, frame in frames.items() if not name.startswith("held.")}
         window_state.restore(arrays, kept)
         return cls(fingerprint, head["learning"], arrays["clock"], arrays["counts"], held)
+
+
+def _pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Write arrays one after the other, without compression: a checkpoint compresses them."""
+    listed = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+    text = json.dumps(listed).encode()
+    parts = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays.values()]
+    checksum = zlib.crc32(text)
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join([_START.pack(_MAGIC, checksum, len(text)), text, *parts])
+
+
+def _unpack_arrays(given: bytes) -> dict[str, NDArray[Any]]:
+    """Read what `_pack_arrays` wrote, or the archive of an earlier version."""
+    if not given.startswith(_MAGIC):
+        with np.load(io.BytesIO(given), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    if len(given) < _START.size:
+        raise ValueError("it is cut off")
+    _, checksum, length = _START.unpack_from(given)
+    if zlib.crc32(memoryview(given)[_START.size :]) != checksum:
+        raise ValueError("its checksum is wrong")
+    place = _START.size + length
+    arrays = {}
+    for name, kind, shape in json.loads(given[_START.size : place]):
+        dtype, size = np.dtype(kind), math.prod(shape)
+        arrays[name] = np.frombuffer(given, dtype, size, place).reshape(shape).copy()
+        place += dtype.itemsize * size
+    return arrays

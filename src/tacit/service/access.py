@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Annotated, Final
 
 from anyio import to_thread
@@ -89,6 +90,7 @@ class Access:
         self._tokens = tokens
         self.failures = FailedAttempts()
         self.rates = RequestRates()
+        self._reading = asyncio.Lock()
 
     def limit(self, principal: Principal) -> Principal:
         """Raise a problem if someone makes too many requests; the inbox limits sources."""
@@ -129,10 +131,16 @@ class Access:
         return self._tokens.find(principal.token) == principal
 
     async def is_still_valid(self, principal: Principal) -> bool:
-        """Do what `is_valid` does, in a thread if the database must be read."""
+        """Do what `is_valid` does, in a thread if the database must be read.
+
+        One at a time: after a release all streams ask, and one answer makes the others fresh.
+        """
         if self._tokens.remembers(principal.token):
             return self.is_valid(principal)
-        return await to_thread.run_sync(self.is_valid, principal)
+        async with self._reading:
+            if self._tokens.remembers(principal.token):
+                return self.is_valid(principal)
+            return await to_thread.run_sync(self.is_valid, principal)
 
 
 def unauthorised(detail: str) -> Problem:
@@ -156,6 +164,7 @@ async def authenticate(
         sessions = request.app.state.service.sessions
         principal: Principal | None = await to_thread.run_sync(sessions.find, cookie)
         if principal is not None:
+            request.state.session = cookie
             return access.limit(principal)
     raise unauthorised("send a token: Authorization: Bearer tacit_...")
 
@@ -169,14 +178,23 @@ def require(*roles: Role) -> Callable[[Principal], Awaitable[Principal]]:
     """Return a dependency that lets only these roles pass."""
 
     async def check(principal: Annotated[Principal, Depends(authenticate)]) -> Principal:
-        if principal.role not in roles:
-            needed = " or ".join(roles)
-            raise Problem(
-                403, f"this needs the role {needed}; your token has the role {principal.role}"
-            )
-        return principal
+        return _check_role(principal, roles)
 
     return check
+
+
+async def authorise(request: Request, *roles: Role) -> Principal:
+    """Do what the dependency of `require` does, in a fraction of the time."""
+    return _check_role(await authenticate(request, await _BEARER(request)), roles)
+
+
+def _check_role(principal: Principal, roles: Collection[Role]) -> Principal:
+    if principal.role not in roles:
+        needed = " or ".join(roles)
+        raise Problem(
+            403, f"this needs the role {needed}; your token has the role {principal.role}"
+        )
+    return principal
 
 
 AnyRole = Annotated[Principal, Depends(authenticate)]

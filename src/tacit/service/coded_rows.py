@@ -38,6 +38,13 @@ class CodedRows:
             codes[name] = (np.asarray(chunk.indices.fill_null(-1)), chunk.dictionary)
         return cls(table, codes)
 
+    def has_same_names(self, other: CodedRows) -> bool:
+        """Return whether each row has the same names as that of another table."""
+        return all(
+            np.array_equal(numbers, other.codes[column][0]) and known.equals(other.codes[column][1])
+            for column, (numbers, known) in self.codes.items()
+        )
+
     def choose(self, rows: Rows, column: str, names: Sequence[str] | None) -> Rows:
         """Return those rows that have one of these names; None chooses all."""
         if names is None:

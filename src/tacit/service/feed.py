@@ -14,7 +14,7 @@ from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ _MOST_BYTES: Final = 128 << 20
 """How much of unpacked releases stays in memory."""
 _MOST_SHOWN: Final = 2_000_000
 """The most answers that are read for a page of the console."""
+_MOST_CHOSEN: Final = 1 << 20
+"""How many places of selected answers stay in memory."""
 _CODED: Final = ("consumer", "query", "subject")
 
 
@@ -54,6 +56,22 @@ class FeedSelection:
     """Select windows that start before this time."""
 
 
+@dataclass
+class ChosenRows:
+    """The places of the answers that readers choose by name, while names stay where they are."""
+
+    rows: dict[tuple[Any, ...], NDArray[np.int64]] = field(default_factory=dict)
+    size: int = 0
+
+    def keep(self, key: tuple[Any, ...], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Keep the places of a selection; forget all others if they become too many."""
+        if self.size + rows.size > _MOST_CHOSEN:
+            self.rows, self.size = {}, 0
+        self.rows[key] = rows
+        self.size += rows.size
+        return rows
+
+
 @dataclass(frozen=True)
 class UnpackedRelease:
     """The answers of a release, ready to be selected from."""
@@ -67,6 +85,8 @@ class UnpackedRelease:
     end: int
     """Its windows start from `first` on and before `end`."""
     rows: CodedRows
+    chosen: ChosenRows
+    """Shared by releases in which the same names have the same places."""
 
     def select(self, selection: FeedSelection, after: int) -> pa.Table:
         """Return the selected answers with ids larger than `after`."""
@@ -87,19 +107,26 @@ class UnpackedRelease:
         """Return the places of the selected answers after an id, in order."""
         begin = max(after + 1 - self.first_id, 0)
         if selection.subjects is None:
-            rows = np.arange(begin, self.rows.table.num_rows)
+            rows = self._choose(np.arange(begin, self.rows.table.num_rows), selection)
         else:
-            rows = self._find_subjects(selection.subjects)
-            rows = rows[rows >= begin]
-        consumers = None if selection.consumer is None else (selection.consumer,)
-        rows = self.rows.choose(rows, "consumer", consumers)
-        rows = self.rows.choose(rows, "query", selection.queries)
+            key = selection.consumer, selection.queries, selection.subjects
+            found = self.chosen.rows.get(key)
+            if found is None:
+                rows = self._choose(self._find_subjects(selection.subjects), selection)
+                found = self.chosen.keep(key, rows)
+            rows = found[found >= begin] if begin else found
         if selection.since is not None or selection.until is not None:
             starts = np.asarray(self.rows.table["window_start"].cast(pa.int64()))[rows]
             since = self.first if selection.since is None else selection.since
             until = self.end if selection.until is None else selection.until
             rows = rows[(starts >= since) & (starts < until)]
         return rows
+
+    def _choose(self, rows: NDArray[np.int64], selection: FeedSelection) -> NDArray[np.int64]:
+        """Return those of these places that belong to the selected consumer and queries."""
+        consumers = None if selection.consumer is None else (selection.consumer,)
+        rows = self.rows.choose(rows, "consumer", consumers)
+        return self.rows.choose(rows, "query", selection.queries)
 
     def _find_subjects(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the places of the answers about these subjects, in order."""
@@ -135,6 +162,7 @@ class AnswerFeed(Sink):
         """What each of them follows, and its number, in order."""
         self._latest = -1
         """The last id of the last release that was delivered; -1 if there was none yet."""
+        self._last: UnpackedRelease | None = None
         self._streams = 0
         self._listeners: list[Callable[[], None]] = []
         self.consumers: dict[str, str] = {}
@@ -150,7 +178,8 @@ class AnswerFeed(Sink):
         row = self._next_row(batch.release, body=False)
         if row is not None and row["number"] == batch.release:
             follows = self._latest if 0 <= self._latest < row["first_id"] else row["first_id"] - 1
-            release = _unpack_release(row, batch.table, follows)
+            release = unpack_release(row, batch.table, follows, self._last)
+            self._last = release
             if self._streams:
                 release.rows.lines  # noqa: B018 - in this thread, before all streams ask for it
             self._keep(release)
@@ -263,7 +292,7 @@ class AnswerFeed(Sink):
             return None  # deleted since
         table, consumers = unpack(check_body(row), row["first_id"], self._names)
         self.consumers |= consumers
-        return self._keep(_unpack_release(row, table, row["first_id"] - 1))
+        return self._keep(unpack_release(row, table, row["first_id"] - 1))
 
     def _keep(self, release: UnpackedRelease) -> UnpackedRelease:
         with self._lock:
@@ -332,7 +361,10 @@ def check_body(row: Any) -> bytes:
     return body
 
 
-def _unpack_release(row: Any, table: pa.Table, follows: int) -> UnpackedRelease:
+def unpack_release(
+    row: Any, table: pa.Table, follows: int, last: UnpackedRelease | None = None
+) -> UnpackedRelease:
+    """Make a release ready to be selected from; `last` is the one before it, if it is at hand."""
     if "exhausted" not in table.column_names:  # without limits nobody is exhausted
         place = table.column_names.index("confidence") + 1
         none = pa.array(np.zeros(table.num_rows, np.bool_))
@@ -341,6 +373,8 @@ def _unpack_release(row: Any, table: pa.Table, follows: int) -> UnpackedRelease:
         place = table.column_names.index("detected") + 1
         kind = answer_schema(valued=True).field("value")
         table = table.add_column(place, kind, pa.nulls(table.num_rows, kind.type))
+    rows = CodedRows.of(table, _CODED)
+    same = last is not None and rows.has_same_names(last.rows)
     return UnpackedRelease(
         int(row["number"]),
         int(follows),
@@ -348,5 +382,6 @@ def _unpack_release(row: Any, table: pa.Table, follows: int) -> UnpackedRelease:
         int(row["first_id"] + row["answers"] - 1),
         int(row["first"]),
         int(row["first"] + row["windows"] * row["slide"]),
-        CodedRows.of(table, _CODED),
+        rows,
+        last.chosen if same and last is not None else ChosenRows(),
     )

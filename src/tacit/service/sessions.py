@@ -6,8 +6,12 @@ that another site cannot know.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Final
 
@@ -30,6 +34,8 @@ class Sessions:
     def __init__(self, database: Database, tokens: Tokens) -> None:
         self._database = database
         self._tokens = tokens
+        self._lock = threading.Lock()
+        self._watchers: dict[bytes, set[Callable[[], None]]] = {}
 
     def open(self, principal: Principal) -> str:
         """Open a session; return the value of its cookie, which is stored nowhere."""
@@ -54,9 +60,31 @@ class Sessions:
         return None if token is None else self._tokens.find(token)
 
     def close(self, value: str) -> None:
-        """End a session."""
+        """End a session, and tell those who watch it."""
+        digest = _hash(value)
         with self._database.writing() as connection:
-            connection.execute(SESSIONS.delete().where(SESSIONS.c.digest == _hash(value)))
+            connection.execute(SESSIONS.delete().where(SESSIONS.c.digest == digest))
+        with self._lock:
+            for tell in self._watchers.get(digest, ()):
+                tell()
+
+    @contextmanager
+    def watching(self, value: str) -> Iterator[asyncio.Event]:
+        """Give an event of this loop that is set when the session is closed by this process."""
+        digest, ended, loop = _hash(value), asyncio.Event(), asyncio.get_running_loop()
+
+        def tell() -> None:
+            loop.call_soon_threadsafe(ended.set)
+
+        with self._lock:
+            self._watchers.setdefault(digest, set()).add(tell)
+        try:
+            yield ended
+        finally:
+            with self._lock:
+                self._watchers[digest].remove(tell)
+                if not self._watchers[digest]:
+                    del self._watchers[digest]
 
 
 def read_cookie(request: Request) -> str:

@@ -22,8 +22,9 @@ _SHOWN: Final = 100
 def show_acts(place: str, last: int, as_json: bool) -> None:
     """Show administrative acts: who changed what, and when.
 
-    Tokens, proposals, approvals, rejections, changes of policies, and versions that went live. Each
-    act is a link of the hash chain, so tacit ledger verify checks them.
+    Tokens, proposals, approvals, rejections, changes of policies, versions that went live, and
+    accounts and time zones that runs declared. Each act is a link of the hash chain, so tacit
+    ledger verify checks them.
 
     \b
     Examples:

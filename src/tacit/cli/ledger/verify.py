@@ -57,10 +57,10 @@ def verify_ledger(
     """Verify that nobody changed a ledger.
 
     Names the first broken link. Checks the hash chain of releases and charges, the stored answers,
-    administrative acts, the tokens, proposals and versions that they are about, the registry of
-    subjects, and that balances are the sum of charges. The ledger remembers what was verified: the
-    next time only new entries and a random sample of the rest are checked. Exits with code 8 if
-    anything was changed.
+    administrative acts, the accounts, time zones, tokens, proposals and versions that they are
+    about, the registry of subjects, and that balances are the sum of charges. The ledger remembers
+    what was verified: the next time only new entries and a random sample of the rest are checked.
+    Exits with code 8 if anything was changed.
 
     \b
     Examples:

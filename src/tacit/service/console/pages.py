@@ -50,6 +50,7 @@ def find_user(request: Request, state: State) -> Principal:
     principal = state.sessions.find(cookie) if cookie else None
     if principal is None:
         raise LoginRequired
+    request.state.session = cookie
     return state.access.limit(principal)
 
 

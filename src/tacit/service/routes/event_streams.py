@@ -1,10 +1,10 @@
-"""Server-sent events: what is released, until the reader goes or its token ends."""
+"""Server-sent events: what is released, until the reader goes, or its token or session ends."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Protocol, TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -82,22 +82,41 @@ async def follow_releases(
     read: Callable[[], AsyncIterator[bytes]],
 ) -> AsyncIterator[bytes]:
     """Yield what `read` yields, now and after each release; comments in between."""
-    while not state.signal.closing:
-        released = state.signal.next  # before reading, so that none is missed
-        async for text in read():
-            yield text
-        waiting = True
-        while waiting and not state.signal.closing:
-            try:
-                async with asyncio.timeout(_HEARTBEAT):
-                    await released.wait()
-                waiting = False
-            except TimeoutError:
+    session: str = getattr(request.state, "session", "")
+
+    async def is_valid() -> bool:
+        if not session:
+            return await state.access.is_still_valid(principal)
+        return bool(await _run(state.sessions.find, session) == principal)
+
+    with state.sessions.watching(session) if session else nullcontext() as ended:
+        while not state.signal.closing:
+            released = state.signal.next  # before reading, so that none is missed
+            if not await is_valid():
+                return  # the token was revoked, the session was closed, or one of them has expired
+            async for text in read():
+                yield text
+            while not await _is_set_soon(released, ended):
+                if await request.is_disconnected() or not await is_valid():
+                    return
                 yield b":\n\n"
             if await request.is_disconnected():
                 return
-            if not await state.access.is_still_valid(principal):
-                return  # the token was revoked, or has expired
+
+
+async def _is_set_soon(released: asyncio.Event, ended: asyncio.Event | None) -> bool:
+    """Wait for either event, but not for longer than a heartbeat; return whether one is set."""
+    if ended is None:
+        try:
+            async with asyncio.timeout(_HEARTBEAT):
+                return await released.wait()
+        except TimeoutError:
+            return False
+    waits = [asyncio.create_task(one.wait()) for one in (released, ended)]
+    done, rest = await asyncio.wait(waits, timeout=_HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
+    for one in rest:
+        one.cancel()
+    return bool(done)
 
 
 async def _run(function: Callable[..., Any], *given: Any) -> Any:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Annotated, Final
+from typing import Final
 
 import pyarrow as pa
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Header, Path, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict
 
-from tacit.service.access import require
+from tacit.service.access import authorise
 from tacit.service.arrow_streams import ArrowStreamError, check_arrow_stream
-from tacit.service.dependencies import LARGEST_ID, State
+from tacit.service.dependencies import LARGEST_ID, get_state
 from tacit.service.ingest_requests import (
     BodyFormat,
     InboxFullError,
@@ -31,8 +31,8 @@ BODY_SECONDS: Final = 30.0
 STORE_SECONDS: Final = 60.0
 """Seconds in which a body must be on disk."""
 _SOON: Final = {"Retry-After": "1"}
-_QUICKLY_CHECKED: Final = 64 << 10
-"""An Arrow stream of so many bytes is checked sooner than a thread could begin to."""
+_QUICKLY_CHECKED: Final = 1 << 20
+"""An Arrow stream of so many bytes is checked here: to hand it to a thread takes as long."""
 _LONGEST_NAME: Final = 200
 _CODINGS: Final[dict[str, BodyFormat]] = {
     "application/x-ndjson": "jsonl",
@@ -44,7 +44,6 @@ _CODINGS: Final[dict[str, BodyFormat]] = {
 _EXAMPLE: Final = '{"taxi_id": "4711", "ts": "2026-03-01T08:00:00Z", "speed": 4.5}\n'
 
 router = APIRouter(prefix="/streams", tags=["ingest"])
-SourceRole = Annotated[Principal, Depends(require(Role.SOURCE))]
 
 
 class Acknowledgement(BaseModel):
@@ -60,6 +59,31 @@ class Acknowledgement(BaseModel):
     """Whether this sequence number had been acknowledged before; nothing was stored again."""
 
 
+_PARAMETERS: Final = [
+    {
+        "name": "stream",
+        "in": "path",
+        "required": True,
+        "description": "The stream.",
+        "schema": {"type": "string", "maxLength": _LONGEST_NAME},
+    },
+    {
+        "name": "tacit-sequence",
+        "in": "header",
+        "description": "The number of this request, one more than that of the last one. A number"
+        " that was acknowledged before is acknowledged again, and nothing is stored.",
+        "schema": {"type": "integer", "minimum": 0, "maximum": LARGEST_ID},
+    },
+    {
+        "name": "tacit-producer",
+        "in": "header",
+        "description": "Who counts, if several senders share a token.",
+        "schema": {"type": "string", "maxLength": _LONGEST_NAME, "default": ""},
+    },
+]
+"""They are read by hand: FastAPI needs longer for them than a small request takes to store."""
+
+
 @router.post(
     "/{stream}/tuples",
     summary="Send tuples",
@@ -69,6 +93,7 @@ class Acknowledgement(BaseModel):
         **problem_responses(401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
     },
     openapi_extra={
+        "parameters": _PARAMETERS,
         "requestBody": {
             "required": True,
             "description": "JSON lines, a JSON or CBOR object or array of objects, or an Arrow"
@@ -80,37 +105,20 @@ class Acknowledgement(BaseModel):
                 }
                 for kind, coding in _CODINGS.items()
             },
-        }
+        },
+        "security": [{"token": []}],
     },
 )
-async def send_tuples(
-    request: Request,
-    state: State,
-    principal: SourceRole,
-    stream: Annotated[str, Path(max_length=_LONGEST_NAME, description="The stream.")],
-    tacit_sequence: Annotated[
-        int | None,
-        Header(
-            ge=0,
-            le=LARGEST_ID,
-            description="The number of this request, one more than that of the last one. A number"
-            " that was acknowledged before is acknowledged again, and nothing is stored.",
-        ),
-    ] = None,
-    tacit_producer: Annotated[
-        str,
-        Header(
-            max_length=_LONGEST_NAME,
-            description="Who counts, if several senders share a token.",
-        ),
-    ] = "",
-) -> Response:
+async def send_tuples(request: Request) -> Response:
     """Send tuples to a stream. The response comes when they are on disk.
 
     Lines that cannot be read go to the dead letters. Under pressure the response is 429 with
     `Retry-After`; send the same request again then.
     """
+    principal = await authorise(request, Role.SOURCE)
+    state, stream = await get_state(request), request.path_params["stream"]
     _check_stream(state, principal, stream)
+    sequence, producer = _read_sequence(request), f"{principal.name}/{_read_producer(request)}"
     coding = _find_coding(request)
     payload = await _read_body(request)
     if not payload or payload.isspace():
@@ -119,8 +127,7 @@ async def send_tuples(
         await to_thread.run_sync(_check_arrow, payload)
     elif coding == "arrow":
         _check_arrow(payload)
-    producer = f"{principal.name}/{tacit_producer}"
-    sent = IngestRequest(stream, producer, coding, payload, tacit_sequence)
+    sent = IngestRequest(stream, producer, coding, payload, sequence)
     assert state.inbox is not None, "a stream is open"
     try:
         async with asyncio.timeout(STORE_SECONDS):
@@ -133,7 +140,7 @@ async def send_tuples(
         raise Problem(429, str(error), headers=_SOON) from error
     except SequenceError as error:
         raise Problem(409, str(error), expected=error.expected) from error
-    body = {"stream": stream, "sequence": tacit_sequence, "duplicate": not new}
+    body = {"stream": stream, "sequence": sequence, "duplicate": not new}
     return Response(json.dumps(body), media_type="application/json")
 
 
@@ -143,6 +150,23 @@ def _check_stream(state: ServiceState, principal: Principal, stream: str) -> Non
         raise Problem(403, f"your token may send to {allowed} only")
     if state.inbox is None or stream not in state.http_streams:
         raise Problem(404, "there is no such stream, or it is not read from HTTP")
+
+
+def _read_sequence(request: Request) -> int | None:
+    text = request.headers.get("tacit-sequence")
+    if text is None:
+        return None
+    digits = text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST_ID))
+    if not digits or int(text) > LARGEST_ID:
+        raise Problem(422, f"Tacit-Sequence must be a whole number from 0 to {LARGEST_ID}")
+    return int(text)
+
+
+def _read_producer(request: Request) -> str:
+    text = request.headers.get("tacit-producer", "")
+    if len(text) > _LONGEST_NAME:
+        raise Problem(422, f"Tacit-Producer must have at most {_LONGEST_NAME} characters")
+    return text
 
 
 def _find_coding(request: Request) -> BodyFormat:

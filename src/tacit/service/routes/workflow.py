@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -325,9 +325,7 @@ def get_proposal(state: State, principal: ProposingRole, number: Number) -> Show
 def withdraw_proposal(state: State, principal: ProposingRole, number: Number) -> ShownProposal:
     """Withdraw a proposal of yours that is not decided."""
     find_proposal(state, principal, number)
-    with explain_refusals():
-        withdrawn = state.workflow.withdraw(number, principal)
-    return show_proposal(state, principal, withdrawn)
+    return _decide(state, principal, lambda: state.workflow.withdraw(number, principal))
 
 
 @router.post("/proposals/{number}/approve", summary="Approve a proposal", responses=_DECIDED)
@@ -336,9 +334,9 @@ def approve_proposal(
 ) -> ShownProposal:
     """Approve a planned proposal. Windows that begin after this use it."""
     given = given or Approval()
-    with explain_refusals():
-        decided = state.workflow.approve(number, principal, given.note, tell=given.tell_quality)
-    return show_proposal(state, principal, decided)
+    note, tell = given.note, given.tell_quality
+    approve = state.workflow.approve
+    return _decide(state, principal, lambda: approve(number, principal, note, tell=tell))
 
 
 @router.post("/proposals/{number}/reject", summary="Reject a proposal", responses=_DECIDED)
@@ -346,9 +344,16 @@ def reject_proposal(
     state: State, principal: OperatorRole, number: Number, given: Decision | None = None
 ) -> ShownProposal:
     """Reject an open proposal. Its author can read the note."""
-    given = given or Decision()
+    note = "" if given is None else given.note
+    return _decide(state, principal, lambda: state.workflow.reject(number, principal, note))
+
+
+def _decide(
+    state: ServiceState, principal: Principal, decide: Callable[[], Proposal]
+) -> ShownProposal:
+    """Decide about a proposal, and show it."""
     with explain_refusals():
-        decided = state.workflow.reject(number, principal, given.note)
+        decided = decide()
     return show_proposal(state, principal, decided)
 
 
@@ -427,9 +432,7 @@ def choose(
 @router.delete("/policies/{pattern}", summary="Withdraw your choice", responses=_FOUND)
 def withdraw_policy(state: State, principal: SubjectRole, pattern: Name) -> ShownProposal:
     """Withdraw your choice: what the operator declares applies again. It needs no approval."""
-    with explain_refusals():
-        proposal = state.workflow.withdraw_choice(principal, pattern)
-    return show_proposal(state, principal, proposal)
+    return _decide(state, principal, lambda: state.workflow.withdraw_choice(principal, pattern))
 
 
 @router.get("/versions", summary="Versions", responses=_DENIED)
