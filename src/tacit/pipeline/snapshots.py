@@ -92,7 +92,9 @@ def _pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Write arrays one after the other, without compression: a checkpoint compresses them."""
     listed = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
     text = json.dumps(listed).encode()
-    parts = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays.values()]
+    parts = [
+        np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays.values()
+    ]
     checksum = zlib.crc32(text)
     for part in parts:
         checksum = zlib.crc32(part, checksum)
