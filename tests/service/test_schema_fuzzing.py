@@ -40,7 +40,7 @@ OWN = {
 
 @pytest.mark.parametrize(
     ("role", "name", "examples", "tested"),
-    [("operator", "ann", 5, 32), ("consumer", "city", 5, 7), ("subject", "t1", 5, 5)],
+    [("operator", "ann", 3, 32), ("consumer", "city", 4, 7), ("subject", "t1", 4, 5)],
 )
 def test_no_request_is_answered_with_a_server_error(
     fuzzed: Running, role: str, name: str, examples: int, tested: int, tmp_path: Path
