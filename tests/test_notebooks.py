@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -34,6 +33,7 @@ def test_notebooks_run_and_show_what_is_stored_in_them(
     """
     monkeypatch.syspath_prepend(str(DOCS))
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    nbformat: Any = importlib.import_module("nbformat")
     run_notebook = importlib.import_module("run_notebooks").run_notebook
     whole = nbformat.v4.new_notebook()
     for path in NOTEBOOKS:

@@ -75,7 +75,14 @@ def test_a_draft_validates_plans_and_runs(
         plan = tacit("plan", "draft.yaml", "--history", source, "-o", "plan.json", "--json")
         assert plan.exit_code == 0, plan.output
         assert json.loads(plan.stdout)["history_warnings"] == []
-        command = ["run", "draft.yaml", source, "--plan", "plan.json", "--no-ledger"]
+        command: list[str | Path] = [
+            "run",
+            "draft.yaml",
+            source,
+            "--plan",
+            "plan.json",
+            "--no-ledger",
+        ]
     else:
         command = ["detect", "draft.yaml", source]
     run = tacit(*command, "--to", "out.csv")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from tests.service.services import PLACES, RICH, Running, running, write_registry
 
@@ -20,7 +20,7 @@ LINES = {"Content-Type": "application/x-ndjson"}
 AXE = "axe.run(document, {resultTypes: ['violations']})"
 CONTRAST = "axe.run(document, {resultTypes: ['violations'], runOnly: ['color-contrast']})"
 """All that another colour scheme can change."""
-NARROW = {"width": 390, "height": 800}
+NARROW: ViewportSize = {"width": 390, "height": 800}
 pytestmark = pytest.mark.usefixtures("forked_planner")
 
 
