@@ -75,17 +75,11 @@ def test_a_draft_validates_plans_and_runs(
         plan = tacit("plan", "draft.yaml", "--history", source, "-o", "plan.json", "--json")
         assert plan.exit_code == 0, plan.output
         assert json.loads(plan.stdout)["history_warnings"] == []
-        command: list[str | Path] = [
-            "run",
-            "draft.yaml",
-            source,
-            "--plan",
-            "plan.json",
-            "--no-ledger",
-        ]
+        run = tacit(
+            "run", "draft.yaml", source, "--plan", "plan.json", "--no-ledger", "--to", "out.csv"
+        )
     else:
-        command = ["detect", "draft.yaml", source]
-    run = tacit(*command, "--to", "out.csv")
+        run = tacit("detect", "draft.yaml", source, "--to", "out.csv")
     assert run.exit_code == 0, run.output
     assert pl.read_csv("out.csv")["subject"].n_unique() == 9
 
