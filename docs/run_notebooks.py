@@ -15,9 +15,8 @@ _SECONDS = 300
 """The longest time for one cell: kernels may have to be compiled."""
 
 
-def run_notebook(path: Path, folder: Path) -> nbformat.NotebookNode:
-    """Run all cells in a folder, and return the notebook with what they print."""
-    notebook = nbformat.read(path, as_version=4)
+def run_notebook(notebook: nbformat.NotebookNode, folder: Path) -> None:
+    """Run all cells in a folder; the notebook then has what they print."""
     client = NotebookClient(
         notebook, timeout=_SECONDS, kernel_name="python3", record_timing=False,
         extra_arguments=["--log-level=40"], resources={"metadata": {"path": str(folder)}},
@@ -25,14 +24,14 @@ def run_notebook(path: Path, folder: Path) -> nbformat.NotebookNode:
     # A shell line such as `!tacit validate` finds the commands of this environment.
     here = str(Path(sys.executable).parent)
     client.execute(env=os.environ | {"PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}"})
-    return notebook
 
 
 def main() -> None:
     """Run all notebooks, and store what they print in them."""
     for path in NOTEBOOKS:
+        notebook = nbformat.read(path, as_version=4)
         with tempfile.TemporaryDirectory() as folder:
-            notebook = run_notebook(path, Path(folder))
+            run_notebook(notebook, Path(folder))
         notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"]}
         for cell in notebook.cells:
             cell.metadata = {}

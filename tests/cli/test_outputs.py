@@ -102,9 +102,7 @@ STREAMING = [
     ["run", "--help"],
     ["explain", "spec.yaml"],
     ["detect", "spec.yaml", "in.csv"],
-    ["plan", "spec.yaml", "--history", "in.csv", "--json"],
     ["run", "spec.yaml", "in.csv", "--plan", "plan.json", "--ledger", "another.db"],
-    ["demo", "--taxis", "3", "--days", "0.1"],
     ["ledger", "export", "spent.db", "--to", "-"],
 ]
 """All ways of printing: by click, at once, as answers come, and by a thread."""

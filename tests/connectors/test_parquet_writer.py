@@ -120,7 +120,16 @@ def sizeable(subjects: int, queries: int, values: int) -> pa.Table:
 def test_large_dictionaries_and_many_values_are_read_back(queries: int, values: int) -> None:
     table = sizeable(70_000 // queries, queries, values)
     found = pq.read_table(io.BytesIO(written(table, 30_011)))
-    assert found.to_pydict() == table.to_pydict()
+    assert found.column_names == table.column_names
+    for one, other in zip(found.columns, table.columns, strict=True):
+        assert plain(one).equals(plain(other))
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column without a dictionary."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    return column.cast(column.type.value_type).cast(pa.string())
 
 
 def test_duckdb_reads_the_same_rows(tmp_path: Path) -> None:

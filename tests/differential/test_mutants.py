@@ -21,8 +21,8 @@ def test_a_planted_break_is_found(name: str, tmp_path: Path) -> None:
     planted = MUTANTS[name]
     for tried in range(BUDGET):
         number, place = divmod(planted.first + tried, len(planted.kinds))
-        if number >= WORLDS[planted.kinds[place]]:
-            break
+        if number not in WORLDS[planted.kinds[place]]:
+            continue
         world = make_world(planted.kinds[place], number)
         folder = tmp_path / str(tried)
         folder.mkdir()

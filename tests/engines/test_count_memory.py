@@ -16,9 +16,6 @@ import tacit
 from tacit.connectors.openers import open_sink
 from tacit.evaluation.baselines.count_series import CountSetting
 from tacit.evaluation.count_release import PacedCounts
-from tacit.ledger.ledger import Ledger
-from tacit.ledger.statement import read_statement
-from tacit.ledger.verification import verify
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.count_models import follow_history
 from tacit.planning.planner import find_count_limit
@@ -27,6 +24,7 @@ from tacit.privacy.count_memory import CountHistory
 from tacit.privacy.mechanisms.counts import CountRelease
 from tacit.privacy.prices import NANO
 from tacit.privacy.randomness import SeededSource
+from tests.engines.fleets import load_spec, read_spent, write_registry
 
 Patch = pytest.MonkeyPatch
 WINDOW, DAY = 3600, 24
@@ -56,9 +54,7 @@ MIXED = MIXED.replace("count: stop}", "count: stop, share: 0.25}").replace(
 def here(tmp_path: Path, monkeypatch: Patch) -> None:
     """Everything is in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    fleets = ["red" if number % 3 else "blue" for number in range(TAXIS)]
-    taxis = [f"t{number}" for number in range(TAXIS)]
-    pl.DataFrame({"taxi": taxis, "fleet": fleets}).write_csv("taxis.csv")
+    write_registry(["red" if number % 3 else "blue" for number in range(TAXIS)])
 
 
 def rows(first: int, days: int, seed: int) -> pl.DataFrame:
@@ -77,12 +73,6 @@ def rows(first: int, days: int, seed: int) -> pl.DataFrame:
     return frame.sort("at")
 
 
-def load(text: str = SPEC) -> tacit.Specification:
-    """Read a specification from its file: paths begin there."""
-    Path("spec.yaml").write_text(text)
-    return tacit.load("spec.yaml")
-
-
 def compare(found: pl.DataFrame, true: pl.DataFrame, query: str) -> pl.DataFrame:
     """Estimates beside true counts."""
     keys = ["window_start", "query", "group"]
@@ -93,7 +83,7 @@ def compare(found: pl.DataFrame, true: pl.DataFrame, query: str) -> pl.DataFrame
 
 @pytest.mark.parametrize("text", [SPEC, LIMITED])
 def test_estimates_are_as_good_as_the_plan_says_and_better_than_draws(text: str) -> None:
-    spec = load(text)
+    spec = load_spec(text)
     plan = tacit.plan(spec, rows(0, 8, 1), mechanism="uniform")
     expected = {row["query"]: row["expected_error"] for row in plan.count_rows()}
     errors: dict[str, list[float]] = {"stops": [], "fleets": []}
@@ -121,21 +111,14 @@ def test_estimates_are_as_good_as_the_plan_says_and_better_than_draws(text: str)
     assert np.mean(inside) > 0.9
 
 
-def spent(place: str, taxi: str) -> list[int]:
-    """What a taxi has spent on each day."""
-    with Ledger.open(place) as ledger:
-        assert verify(ledger, full=True).passed
-        return [one.spent for one in read_statement(ledger, subject=taxi, private="stop").horizons]
-
-
 @pytest.mark.parametrize("text", [LIMITED, MIXED])
 def test_a_limit_is_spread_over_the_day_and_never_passed(text: str) -> None:
-    spec = load(text)
+    spec = load_spec(text)
     plan = tacit.plan(spec, rows(0, 6, 1))
     data = rows(6, 3, 2)
     found = tacit.run(spec, data, plan=plan, ledger="a.db").counted()
     for taxi in ("t0", "t1", "t59"):
-        days = spent("a.db", taxi)
+        days = read_spent("a.db", taxi)
         assert len(days) == 3
         assert all(2 * NANO < day <= 3 * NANO for day in days)
     stops = found.filter(pl.col("query").cast(pl.String) == "stops")
@@ -177,44 +160,42 @@ def assert_rows_without_a_count_say_so(stops: pl.DataFrame) -> None:
 
 def test_counts_have_their_share_of_a_limit_whatever_answers_spend() -> None:
     every = MIXED.replace("limit: 3 per day}", "limit: 3 per day, spend: every}")
-    assert find_count_limit(load(every), "stops", Fraction(1, 4)) is None
-    limit = find_count_limit(load(MIXED), "stops", Fraction(1, 4))
+    assert find_count_limit(load_spec(every), "stops", Fraction(1, 4)) is None
+    limit = find_count_limit(load_spec(MIXED), "stops", Fraction(1, 4))
     assert limit is not None
     assert limit.epsilon == Fraction(3, 4)
     assert limit.horizon == 24 * 3600 * 10**6
 
 
 def test_a_reload_keeps_the_memory_of_counts_if_nothing_about_them_changes() -> None:
-    spec = load(LIMITED)
+    spec = load_spec(LIMITED)
     plan = tacit.plan(spec, rows(0, 4, 1), mechanism="uniform")
     version = SpecVersion(spec, plan)
     assert "counts" in version.find_remembered(SpecVersion(spec, plan))
     read = SpecVersion.unpack(version.packed)
     assert "counts" in version.find_remembered(read)
-    other = load(LIMITED.replace("OR(stop, rain)", "AND(stop, rain)"))
+    other = load_spec(LIMITED.replace("OR(stop, rain)", "AND(stop, rain)"))
     changed = SpecVersion(other, tacit.plan(other, rows(0, 4, 1), mechanism="uniform"))
     assert "counts" not in version.find_remembered(changed)
 
 
 def test_without_memory_or_history_there_are_no_estimates() -> None:
-    spec = load(SPEC + "memory: false\n")
+    spec = load_spec(SPEC + "memory: false\n")
     plan = tacit.plan(spec, rows(0, 4, 1), mechanism="uniform")
     assert not plan.count_memories
     found = tacit.run(spec, rows(4, 1, 2), plan=plan, seed=1).counted()
     assert found["estimate"].is_null().all()
-    found = tacit.run(load(), rows(4, 1, 2), mechanism="uniform", seed=1).counted()
+    found = tacit.run(load_spec(SPEC), rows(4, 1, 2), mechanism="uniform", seed=1).counted()
     assert found["estimate"].is_null().all()
-    true = tacit.detect(load(), rows(4, 1, 2)).counted()
+    true = tacit.detect(load_spec(SPEC), rows(4, 1, 2)).counted()
     assert (true["estimate"] == true["count"]).all()
 
 
 def test_groups_that_history_does_not_have_are_like_the_others() -> None:
-    plan = tacit.plan(load(), rows(0, 4, 1), mechanism="uniform")
-    fleets = ["green" if number < 20 else "red" for number in range(TAXIS)]
-    taxis = [f"t{number}" for number in range(TAXIS)]
-    pl.DataFrame({"taxi": taxis, "fleet": fleets}).write_csv("taxis.csv")
-    found = tacit.run(load(), rows(4, 2, 2), plan=plan, seed=1).counted()
-    true = tacit.detect(load(), rows(4, 2, 2)).counted()
+    plan = tacit.plan(load_spec(SPEC), rows(0, 4, 1), mechanism="uniform")
+    write_registry(["green" if number < 20 else "red" for number in range(TAXIS)])
+    found = tacit.run(load_spec(SPEC), rows(4, 2, 2), plan=plan, seed=1).counted()
+    true = tacit.detect(load_spec(SPEC), rows(4, 2, 2)).counted()
     both = compare(found, true, "fleets").filter(group="green")
     assert both.height == 2 * DAY
     error = (both["estimate"] - both["true"]).abs().mean()
@@ -225,7 +206,7 @@ def test_groups_that_history_does_not_have_are_like_the_others() -> None:
 def test_a_run_releases_what_the_comparison_of_counts_simulates() -> None:
     """The comparison with baselines does not run the engine; with the same seed both agree."""
     text = SPEC.replace("epsilon: 1}", "epsilon: 3, limit: 3 per day}")
-    spec = load("\n".join(line for line in text.splitlines() if "fleets" not in line) + "\n")
+    spec = load_spec("\n".join(line for line in text.splitlines() if "fleets" not in line) + "\n")
     history, data = rows(0, 6, 1), rows(6, 3, 2)
     plan = tacit.plan(spec, history)
     true = [
@@ -265,7 +246,7 @@ def left_out_of(data: pl.DataFrame, place: str, monkeypatch: Patch) -> tuple[Any
     with monkeypatch.context() as patched:
         patched.setattr(CountChannel, "draw", constant)
         found = tacit.run("spec.yaml", data, plan="plan.json", ledger=place).counted()
-    charges = [spent(place, taxi) for taxi in ("t0", "t33")]
+    charges = [read_spent(place, taxi) for taxi in ("t0", "t33")]
     rows = found.select("left_out", "subjects", "method", "low", "high", "^estimate.*$")
     return rows.rows(), charges
 
@@ -284,7 +265,7 @@ def test_who_is_left_out_follows_from_public_events_and_earlier_releases(
     spend: str, monkeypatch: Patch
 ) -> None:
     text = LIMITED.replace("limit: 3 per day}", f"limit: 3 per day, spend: {spend}}}")
-    tacit.plan(load(text), rows(0, 4, 1), mechanism="uniform", out="plan.json")
+    tacit.plan(load_spec(text), rows(0, 4, 1), mechanism="uniform", out="plan.json")
     data = rows(4, 1, 2)
     other = change_private_events(data, 3)
     assert not data.equals(other)

@@ -18,15 +18,13 @@ from tacit.answers.codec import pack, unpack, unpack_counts
 from tacit.cli.main import main
 from tacit.engines.sharded.preparation import prepare
 from tacit.errors import OptionError, SourceError, SpecificationError
-from tacit.ledger.ledger import Ledger
-from tacit.ledger.statement import read_statement
-from tacit.ledger.verification import verify
 from tacit.pipeline.openwindows import NextVersion
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
 from tacit.privacy.count_channels import CountChannel
 from tacit.privacy.mechanisms.counts import CountRelease
 from tacit.privacy.prices import NANO
+from tests.engines.fleets import load_spec, read_spent, write_registry
 
 Patch = pytest.MonkeyPatch
 SPEC = """
@@ -53,9 +51,7 @@ WINDOW = 600
 def here(tmp_path: Path, monkeypatch: Patch) -> None:
     """Everything is in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    fleets = ["red", "blue", "red", "", "blue"]
-    frame = pl.DataFrame({"taxi": [f"t{n}" for n in range(5)], "fleet": fleets})
-    frame.write_csv("taxis.csv")
+    write_registry(["red", "blue", "red", "", "blue"])
 
 
 def rows(windows: int = 12, seed: int = 1) -> pl.DataFrame:
@@ -71,15 +67,9 @@ def rows(windows: int = 12, seed: int = 1) -> pl.DataFrame:
     )
 
 
-def load(text: str = SPEC) -> tacit.Specification:
-    """Read a specification from its file: paths begin there."""
-    Path("spec.yaml").write_text(text)
-    return tacit.load("spec.yaml")
-
-
 def run(text: str = SPEC, data: pl.DataFrame | None = None, **given: Any) -> pl.DataFrame:
     """The counts of a run."""
-    return tacit.run(load(text), rows() if data is None else data, **given).counted()
+    return tacit.run(load_spec(text), rows() if data is None else data, **given).counted()
 
 
 def test_true_counts_are_those_of_the_subjects_of_each_group() -> None:
@@ -88,10 +78,10 @@ def test_true_counts_are_those_of_the_subjects_of_each_group() -> None:
         .replace(", by: fleet", "")
         .replace("{file: taxis.csv, column: taxi}", "[t0, t1, t2, t3, t4]")
     )
-    answers = tacit.detect(load(single), rows()).polars()
+    answers = tacit.detect(load_spec(single), rows()).polars()
     fleets = pl.read_csv("taxis.csv").with_columns(pl.col("fleet").fill_null(""))
     joined = answers.with_columns(taxi=pl.col("subject").cast(pl.String)).join(fleets, on="taxi")
-    counted = tacit.detect(load(), rows()).counted()
+    counted = tacit.detect(load_spec(SPEC), rows()).counted()
     assert counted.height == 12 * (3 + 1 + 3)  # every group in every window, empty or not
     for name, by in (("stops", ["fleet"]), ("all", []), ("wet", ["fleet"])):
         expected = (
@@ -109,7 +99,7 @@ def test_true_counts_are_those_of_the_subjects_of_each_group() -> None:
 
 
 def test_counts_are_noisy_where_private_events_matter_and_exact_elsewhere() -> None:
-    true, found = tacit.detect(load(), rows()).counted(), run(seed=1)
+    true, found = tacit.detect(load_spec(SPEC), rows()).counted(), run(seed=1)
     joined = found.join(true, on=["window_start", "query", "group"], nulls_equal=True)
     wet = joined.filter(pl.col("query").cast(pl.String) == "wet")
     assert (wet["count"] == wet["count_right"]).all()
@@ -128,7 +118,7 @@ def test_intervals_cover_what_they_say() -> None:
     data = pl.concat(
         [rows(40, seed).with_columns(pl.col("at") + 40 * WINDOW * seed) for seed in range(10)]
     )
-    true, found = tacit.detect(load(), data).counted(), run(data=data, seed=2)
+    true, found = tacit.detect(load_spec(SPEC), data).counted(), run(data=data, seed=2)
     all_ = pl.col("query").cast(pl.String) == "all"
     joined = (
         found.filter(all_)
@@ -138,14 +128,6 @@ def test_intervals_cover_what_they_say() -> None:
     inside = joined["count_right"].is_between(joined["low"], joined["high"]).mean()
     assert inside is not None
     assert inside > float(joined["confidence"][0]) - 4 * (0.05 / joined.height) ** 0.5
-
-
-def spent(taxi: str) -> list[int]:
-    """What a taxi has spent in each horizon."""
-    with Ledger.open("spent.db") as ledger:
-        verdict = verify(ledger, full=True)
-        assert verdict.passed, verdict.faults
-        return [one.spent for one in read_statement(ledger, subject=taxi, private="stop").horizons]
 
 
 def find_open(data: pl.DataFrame, taxi: str) -> tuple[int, int]:
@@ -160,7 +142,7 @@ def test_every_open_subject_is_charged_and_no_other(text: str) -> None:
     run(text, data, ledger="spent.db")
     share, single = (NANO // 4, NANO // 2) if text is MIXED else (NANO // 2, 0)
     for taxi in ("t0", "t3"):
-        assert spent(taxi) == [share * sum(find_open(data, taxi)) + 12 * single]
+        assert read_spent("spent.db", taxi) == [share * sum(find_open(data, taxi)) + 12 * single]
 
 
 def test_a_draw_that_is_not_charged_is_noticed(monkeypatch: Patch) -> None:
@@ -212,7 +194,7 @@ def test_exhausted_subjects_are_left_out_before_the_draw(monkeypatch: Patch) -> 
 
 def test_a_run_that_goes_on_releases_each_count_once() -> None:
     data = rows(20)
-    load(MIXED)
+    load_spec(MIXED)
     given: dict[str, Any] = {"ledger": "spent.db", "to": "out.csv", "counts_to": "counts.csv"}
     (Path("in")).mkdir()
     data.filter(pl.col("at") < 5000).write_csv("in/1.csv")
@@ -235,11 +217,11 @@ def test_a_run_that_goes_on_releases_each_count_once() -> None:
 def test_windows_that_slide_spend_epsilon_over_all_windows_of_an_occurrence() -> None:
     sliding = SPEC.replace("size: 10 min", "size: 20 min, slide: 10 min")
     sliding = sliding.replace("pattern: stop,", "pattern: 'SEQ(stop, stop)',")
-    plan = plan_without_history(load(sliding), "uniform")
+    plan = plan_without_history(load_spec(sliding), "uniform")
     assert plan.counts["stops"] == tacit.audit(plan).counts[0].asked
     assert 2 * 2 * plan.counts["stops"] == 1  # one element: it is in two windows
     found = run(sliding, seed=1)
-    true = tacit.detect(load(sliding), rows()).counted()
+    true = tacit.detect(load_spec(sliding), rows()).counted()
     assert found.height == true.height
     assert (found["subjects"] == true["subjects"]).all()
 
@@ -250,12 +232,12 @@ def test_after_a_reload_counts_wait_until_no_window_shares_a_pane_with_an_old_on
     nothing: Any = None
     begins = []
     for text in (sliding, single):
-        spec = load(text)
+        spec = load_spec(text)
         version = SpecVersion(spec, plan_without_history(spec, "uniform"))
         assert version.plan.draws_panes == (text is single)
         following = NextVersion(version, nothing, nothing, 10, np.empty(0, np.uint64))
         begins.append(following.protected_from)
-    mixed = load(MIXED.replace("size: 10 min", "size: 30 min, slide: 10 min"))
+    mixed = load_spec(MIXED.replace("size: 10 min", "size: 30 min, slide: 10 min"))
     version = SpecVersion(mixed, plan_without_history(mixed, "uniform"))
     assert version.plan.draws_panes
     begins.append(NextVersion(version, nothing, nothing, 10, np.empty(0, np.uint64)).protected_from)
@@ -264,7 +246,7 @@ def test_after_a_reload_counts_wait_until_no_window_shares_a_pane_with_an_old_on
 
 
 def test_a_version_takes_its_groups_along() -> None:
-    spec = load()
+    spec = load_spec(SPEC)
     version = SpecVersion(spec, plan_without_history(spec, "uniform"))
     Path("taxis.csv").unlink()
     with pytest.raises(SourceError):
@@ -276,8 +258,7 @@ def test_a_version_takes_its_groups_along() -> None:
 
 
 def _packed(version: SpecVersion) -> bytes:
-    frame = pl.DataFrame({"taxi": ["t0", "t1"], "fleet": ["red", ""]})
-    frame.write_csv("taxis.csv")
+    write_registry(["red", ""])
     packed = version.packed
     Path("taxis.csv").unlink()
     return packed
@@ -304,7 +285,7 @@ def test_releases_of_the_former_format_are_still_read() -> None:
 
 
 def test_packed_counts_are_the_same_again() -> None:
-    answers = list(tacit.run(load(MIXED), rows(), seed=1))
+    answers = list(tacit.run(load_spec(MIXED), rows(), seed=1))
     ids = [np.arange(len(part.subjects)) for part in answers]
     body = pack(answers, ids, {"stopped": "city"})
     counts, consumers = unpack_counts(body)
@@ -316,7 +297,7 @@ def test_packed_counts_are_the_same_again() -> None:
 
 
 def test_the_command_line_writes_counts() -> None:
-    load()
+    load_spec(SPEC)
     rows().write_csv("in.csv")
     command = ["run", "spec.yaml", "in.csv", "--mechanism", "uniform", "--to", "out.csv"]
     refused = CliRunner().invoke(main, command)
@@ -343,7 +324,7 @@ def test_what_cannot_be_counted_is_refused() -> None:
         run(learn="10 min")
     with pytest.raises(SourceError, match="no column 'crew'"):
         run(SPEC.replace("by: fleet", "by: crew", 1))
-    spec = load()
+    spec = load_spec(SPEC)
     version = SpecVersion(spec, plan_without_history(spec, "uniform"))
     with pytest.raises(SpecificationError, match="cannot be computed on Flink"):
         prepare(version, [], None)  # type: ignore[arg-type]
@@ -351,7 +332,7 @@ def test_what_cannot_be_counted_is_refused() -> None:
 
 @pytest.mark.parametrize("mechanism", ["uniform", "optimal"])
 def test_counts_alone_can_be_planned_from_history(mechanism: str) -> None:
-    plan = tacit.plan(load(), rows(), mechanism=mechanism)
+    plan = tacit.plan(load_spec(SPEC), rows(), mechanism=mechanism)
     assert [row["mean_error"] > 0 for row in plan.count_rows()] == [True, True, False]
     assert plan.expected is None
     plan.save("plan.json")

@@ -27,21 +27,16 @@ def day() -> Day:
 
 
 @each
-def test_no_day_costs_more_than_the_limit(policy: SpendingPolicy, day: Day) -> None:
-    run = day.run(policy, LIMIT)
-    spent = run.spent.reshape(1, 8, 2, day.windows).sum(axis=-1) / 1e9
-    assert 0 < spent.max() <= LIMIT
-    assert spent.min() > 0
-
-
-@each
-def test_before_the_first_symbol_private_events_change_nothing(
+def test_no_day_costs_more_and_before_the_first_symbol_private_events_change_nothing(
     policy: SpendingPolicy, day: Day
 ) -> None:
     changed = day.test.presence.copy()
     changed[..., day.setting.private_columns] ^= True
     other = replace(day, test=Streams(changed, day.test.first))
     one, two = (this.run(policy, LIMIT) for this in (day, other))
+    spent = one.spent.reshape(1, 8, 2, day.windows).sum(axis=-1) / 1e9
+    assert 0 < spent.max() <= LIMIT
+    assert spent.min() > 0
     first = int(np.flatnonzero(one.spent.any(axis=(0, 1)))[0])
     np.testing.assert_array_equal(one.spent[..., : first + 1], two.spent[..., : first + 1])
     np.testing.assert_array_equal(one.answers[..., :first], two.answers[..., :first])

@@ -170,7 +170,6 @@ def quality(mechanism: str, decode: str) -> tuple[float, float]:
     [
         ("uniform", "literal"),
         ("adaptive", "literal"),
-        ("uniform", "posterior"),
         ("optimal", "posterior"),
     ],
 )

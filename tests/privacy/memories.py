@@ -6,13 +6,13 @@ released or charged for that subject in all windows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from itertools import combinations, product
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import numpy as np
@@ -393,13 +393,29 @@ def enumerated(
     spec: Specification, plan: Plan, streams: Sequence[Stream], way: Way | None = None
 ) -> Likely:
     """All that may be told about each of the streams."""
+    return enumerate_streams(
+        streams, SubjectNoise, lambda some, noise: released(spec, plan, some, noise, way)
+    )
+
+
+Noises = TypeVar("Noises", bound=SubjectNoise)
+Outcome = tuple[int, Told, int, int]
+"""The number of a stream, what is told, and its probability: a number over a power of two."""
+
+
+def enumerate_streams(
+    streams: Sequence[Stream],
+    make_noise: Callable[[Ints, int], Noises],
+    release: Callable[[list[Stream], Noises], list[Told]],
+) -> Likely:
+    """All that may be told about each of the streams, many of them in each run."""
     numbers = np.arange(len(streams))
     scripts = np.full((len(streams), 0), -1)
-    found: list[tuple[int, Told, int, int]] = []
+    found: list[Outcome] = []
     while len(numbers):
         full = np.concatenate([scripts, np.full((1, scripts.shape[1]), -1)])
-        noise = SubjectNoise(full, len(numbers) + 1)
-        rows = released(spec, plan, [streams[n] for n in numbers.tolist()], noise, way)
+        noise = make_noise(full, len(numbers) + 1)
+        rows = release([streams[n] for n in numbers.tolist()], noise)
         kinds, picks, drawn = noise.kinds[:-1], noise.picks[:-1], noise.drawn[:-1]
         weights, exponents = _products(noise, kinds, picks, drawn)
         found += zip(numbers.tolist(), rows, weights, exponents.tolist(), strict=True)
@@ -409,7 +425,23 @@ def enumerated(
     return add_up(len(streams), found)
 
 
-def add_up(streams: int, found: Sequence[tuple[int, Told, int, int]]) -> Likely:
+def enumerate_runs(
+    number: int, release: Callable[[Ints], tuple[SubjectNoise, Told]]
+) -> Iterator[Outcome]:
+    """All that may be told about one stream; each outcome is in a run of its own."""
+    scripts = [np.full((1, 0), -1)]
+    while scripts:
+        script = scripts.pop()
+        noise, told = release(script)
+        kinds, picks, drawn = noise.kinds[:1], noise.picks[:1], noise.drawn[:1]
+        (weight,), (exponent,) = _products(noise, kinds, picks, drawn)
+        yield number, told, weight, int(exponent)
+        scripted = (script >= 0).sum(axis=1)
+        _, more = _untried(noise, np.array([number]), scripted, kinds, picks, drawn)
+        scripts += [one[np.newaxis] for one in more]
+
+
+def add_up(streams: int, found: Sequence[Outcome]) -> Likely:
     """Add the probabilities of the same outcome; together they must be 1."""
     bits = max(exponent for *_, exponent in found)
     likely: Likely = [{} for _ in range(streams)]

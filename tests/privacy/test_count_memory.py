@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -53,7 +54,7 @@ from tacit.spec import groups
 from tacit.spec.specification import Specification
 from tacit.windows.schedule import Windows
 from tests.differential.outputs import _empty_ledger
-from tests.privacy.enumeration import ALONE, FIRST, Ints, _products, _untried, registry, row_of
+from tests.privacy.enumeration import ALONE, FIRST, Ints, registry, row_of
 from tests.privacy.memories import (
     Broken,
     Likely,
@@ -64,6 +65,8 @@ from tests.privacy.memories import (
     add_up,
     all_streams,
     batches,
+    enumerate_runs,
+    enumerate_streams,
     find_broken,
     limited,
 )
@@ -303,19 +306,11 @@ def released(plan: Plan, streams: Sequence[Stream], noise: CountNoise, way: Way)
 
 def enumerated(plan: Plan, streams: Sequence[Stream], way: Way, small: int) -> Likely:
     """All that may be told about each of the streams."""
-    numbers, scripts = np.arange(len(streams)), np.full((len(streams), 0), -1)
-    found: list[tuple[int, Told, int, int]] = []
-    while len(numbers):
-        full = np.concatenate([scripts, np.full((1, scripts.shape[1]), -1)])
-        noise = CountNoise(full, len(numbers) + 1, small)
-        rows = released(plan, [streams[n] for n in numbers.tolist()], noise, way)
-        kinds, picks, drawn = noise.kinds[:-1], noise.picks[:-1], noise.drawn[:-1]
-        weights, exponents = _products(noise, kinds, picks, drawn)
-        found += zip(numbers.tolist(), rows, weights, exponents.tolist(), strict=True)
-        scripted = (scripts >= 0).sum(axis=1)
-        numbers, scripts = _untried(noise, numbers, scripted, kinds, picks, drawn)
-        assert len(found) + len(numbers) < 60_000
-    return add_up(len(streams), found)
+    return enumerate_streams(
+        streams,
+        lambda scripts, subjects: CountNoise(scripts, subjects, small),
+        lambda some, noise: released(plan, some, noise, way),
+    )
 
 
 def breaks(name: str) -> list[Broken]:
@@ -496,24 +491,21 @@ def _one_by_one(monkeypatch: Patch) -> None:
 
 @pytest.mark.usefixtures("_one_by_one")
 def test_a_count_that_was_released_is_never_drawn_again(tmp_path: Path) -> None:
-    found: list[tuple[int, Told, int, int]] = []
-    for number, stream in enumerate(STREAMS):
-        scripts = [np.full((1, 0), -1)]
-        while scripts:
-            script = scripts.pop()
-            full = np.concatenate([script, np.full((1, script.shape[1]), -1)])
-            noise = CountNoise(full, 2, 1 << 3)
-            told = told_about(stream, noise, tmp_path / "ledger.db")
-            # Counts, estimates and charges are the same, byte for byte, as in a run that goes on.
-            if number == 1:
-                same = CountNoise(full, 2, 1 << 3)
-                assert told == told_about(stream, same, tmp_path / "ledger.db", unbroken=True)
-            kinds, picks, drawn = noise.kinds[:1], noise.picks[:1], noise.drawn[:1]
-            weights, exponents = _products(noise, kinds, picks, drawn)
-            found.append((number, told, weights[0], int(exponents[0])))
-            scripted = (script >= 0).sum(axis=1)
-            _, more = _untried(noise, np.array([number]), scripted, kinds, picks, drawn)
-            scripts += [one[np.newaxis] for one in more]
+    def release(script: Ints, stream: Stream) -> tuple[CountNoise, Told]:
+        full = np.concatenate([script, np.full((1, script.shape[1]), -1)])
+        noise = CountNoise(full, 2, 1 << 3)
+        told = told_about(stream, noise, tmp_path / "ledger.db")
+        # Counts, estimates and charges are the same, byte for byte, as in a run that goes on.
+        if stream is STREAMS[1]:
+            same = CountNoise(full, 2, 1 << 3)
+            assert told == told_about(stream, same, tmp_path / "ledger.db", unbroken=True)
+        return noise, told
+
+    found = [
+        outcome
+        for number, stream in enumerate(STREAMS)
+        for outcome in enumerate_runs(number, partial(release, stream=stream))
+    ]
     likely = add_up(len(STREAMS), found)
     assert find_broken(REGISTERED, likely, STREAMS) == []
     assert len({outcome for chances in likely for outcome in chances}) == 16

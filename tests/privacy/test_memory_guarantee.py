@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from random import Random
 from unittest.mock import patch
 
@@ -24,7 +25,7 @@ from tacit.privacy.mechanisms.optimal.mechanism import Optimal
 from tacit.privacy.mechanisms.optimal.memory import learning, protector
 from tacit.privacy.prices import NANO
 from tacit.spec.specification import Specification
-from tests.privacy.enumeration import Ints, _products, _untried
+from tests.privacy.enumeration import Ints
 from tests.privacy.memories import (
     Broken,
     Likely,
@@ -34,6 +35,7 @@ from tests.privacy.memories import (
     Way,
     add_up,
     all_streams,
+    enumerate_runs,
     enumerated,
     find_broken,
     limited,
@@ -247,25 +249,23 @@ def enumerated_together(
     spec: Specification, plan: Plan, streams: Sequence[Stream], other: Stream
 ) -> Likely:
     """All that may be told about each stream and another subject; the stream's charges first."""
-    found: list[tuple[int, Told, int, int]] = []
-    for number, stream in enumerate(streams):
-        scripts = [np.empty(0, np.int64)]
-        while scripts:
-            script = scripts.pop()
-            noise = RunNoise(script[np.newaxis], 3)
-            first, second = released(spec, plan, [stream, other], noise)
-            both = Told(
-                first.answers + second.answers,
-                first.confidences + second.confidences,
-                first.exhausted + second.exhausted,
-                first.charges + second.charges,
-            )
-            kinds, picks, drawn = noise.kinds[:1], noise.picks[:1], noise.drawn[:1]
-            (weight,), (exponent,) = _products(noise, kinds, picks, drawn)
-            found.append((number, both, weight, int(exponent)))
-            given = np.array([len(script)])
-            _, following = _untried(noise, np.zeros(1, np.int64), given, kinds, picks, drawn)
-            scripts += [one[one >= 0] for one in following]
+
+    def release(script: Ints, stream: Stream) -> tuple[RunNoise, Told]:
+        noise = RunNoise(script, 3)
+        first, second = released(spec, plan, [stream, other], noise)
+        both = Told(
+            first.answers + second.answers,
+            first.confidences + second.confidences,
+            first.exhausted + second.exhausted,
+            first.charges + second.charges,
+        )
+        return noise, both
+
+    found = [
+        outcome
+        for number, stream in enumerate(streams)
+        for outcome in enumerate_runs(number, partial(release, stream=stream))
+    ]
     return add_up(len(streams), found)
 
 

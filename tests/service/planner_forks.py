@@ -19,6 +19,10 @@ from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
+from tacit.service import planner
+
+COMMAND: Final = planner.COMMAND
+"""Starts the planner's own process, also while services plan in forks."""
 CLIENT: Final = """
 import socket, sys
 with socket.socket(socket.AF_UNIX) as server:
@@ -34,9 +38,10 @@ def serve(place: str) -> None:
     import tacit.engines.local
     import tacit.insight.curve
     import tacit.insight.leaks
-    from tacit.service import planner
+    from tests.engines.forking import load_kernels
 
     del tacit
+    load_kernels()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{place}.new")

@@ -365,6 +365,7 @@ def test_every_response_has_the_security_headers(served: Running) -> None:
             assert "default-src 'self'" in response.headers["content-security-policy"]
             assert "unsafe" not in response.headers["content-security-policy"]
             assert response.headers["x-content-type-options"] == "nosniff"
+            assert "strict-transport-security" not in response.headers  # that needs TLS
             assert "server" not in response.headers
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from shutil import which
 
 import httpx
 import pytest
 
 from tacit.errors import PlanError
+from tacit.planning.plan import Plan
 from tacit.service import planner as planner_module
 from tacit.service.analyses import Analyses
 from tacit.service.console.curves import CurveLine, draw_curves
@@ -18,9 +20,12 @@ from tacit.service.planner import JobKind, PlanJob, PlannerProcess
 from tacit.service.roles import Principal, Role
 from tacit.service.serving import SetupOptions
 from tacit.service.tables import ProposalState
-from tests.service.services import SUBJECTS, Running, running, write_tuples
+from tacit.spec.yaml_reader import loads
+from tests.service.planner_forks import COMMAND
+from tests.service.services import SPEC, SUBJECTS, Running, running, write_tuples
 from tests.service.test_console import browser
 
+pytestmark = pytest.mark.usefixtures("forked_planner")
 WINDOWS = 4
 
 
@@ -163,6 +168,19 @@ def test_labels_of_lines_that_end_together_are_moved_apart() -> None:
 
 def test_a_curve_of_one_point_is_drawn() -> None:
     assert "declared: 1" in draw_curves([CurveLine("a", [(1, 1.0)])], "x", "what", 1.0)
+
+
+def test_a_plan_is_made_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most tests of the service plan in forks of a process that has everything imported."""
+    monkeypatch.setattr(planner_module, "COMMAND", COMMAND)
+    history = write_tuples(tmp_path / "history.csv", 20)
+    spec, shares = loads(SPEC), []
+    job = PlanJob.of(spec, [(None, str(history))])
+    made = PlannerProcess().make(job, lambda share, _: shares.append(share))
+    assert Plan.from_dict(made, spec).expected is not None
+    assert shares == sorted(shares)
 
 
 def test_a_planner_says_whether_it_was_stopped_or_ended_by_itself(

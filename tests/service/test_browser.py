@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from tests.service.services import PLACES, RICH, Running, running, write_registry
 
@@ -18,6 +18,10 @@ OPERATOR_PAGES = ("approvals", "versions?number=1", "acts", "checks", "plan", "q
 CITY_PAGES = ("map", "queries/place", "queries/calls", "queries/based", "queries/dry", "propose")
 LINES = {"Content-Type": "application/x-ndjson"}
 AXE = "axe.run(document, {resultTypes: ['violations']})"
+CONTRAST = "axe.run(document, {resultTypes: ['violations'], runOnly: ['color-contrast']})"
+"""All that another colour scheme can change."""
+NARROW: ViewportSize = {"width": 390, "height": 800}
+pytestmark = pytest.mark.usefixtures("forked_planner")
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +81,11 @@ def send(service: Running, first: int, windows: int) -> None:
         assert sent.status_code == 200
 
 
-def find_violations(page: Page) -> list[str]:
+def find_violations(page: Page, rules: str = AXE) -> list[str]:
     """What axe-core finds on the page, and where."""
     library = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
     page.evaluate(library)
-    found: dict[str, Any] = page.evaluate(AXE)
+    found: dict[str, Any] = page.evaluate(rules)
     return [
         f"{one['id']}: {one['nodes'][0]['html'][:100]}"
         for one in found["violations"]
@@ -125,7 +129,7 @@ def test_the_story_of_all_roles(service: Running, chromium: Browser, tmp_path: P
     consumer.click("table >> text=present")
     consumer.wait_for_selector("svg.counts")
 
-    subject = open_page(chromium, errors, viewport={"width": 390, "height": 800})
+    subject = open_page(chromium, errors, viewport=NARROW)
     log_in(subject, service, "subject", "t2")
     assert "of 20 epsilon (20 per day)" in subject.inner_text("main")
     spent = subject.locator(".private .big").first
@@ -172,7 +176,7 @@ def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
         consumer.press("#by", "Enter")
         consumer.wait_for_selector("td:has-text('how many a by fleet')")
 
-        subject = open_page(chromium, errors, viewport={"width": 390, "height": 800})
+        subject = open_page(chromium, errors, viewport=NARROW)
         log_in(subject, service, "subject", "t1")
         subject.click("main >> text=Change it")
         subject.fill("#epsilon-1", "0.5")
@@ -219,16 +223,31 @@ def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
         assert errors == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(service: Running, chromium: Browser, scheme: str) -> None:
+def inspect_page(page: Page) -> list[str]:
+    """What is wrong with the page, in both colour schemes and on a phone."""
+    found = find_violations(page)
+    page.emulate_media(color_scheme="dark")
+    found += [f"dark: {one}" for one in find_violations(page, CONTRAST)]
+    page.emulate_media(color_scheme="light")
+    wide = page.viewport_size
+    assert wide is not None
+    page.set_viewport_size(NARROW)
+    if page.evaluate("document.documentElement.scrollWidth") > NARROW["width"]:
+        found.append("wider than a phone")
+    page.set_viewport_size(wide)
+    return found
+
+
+def test_axe_finds_nothing_and_pages_fit_on_a_phone(service: Running, chromium: Browser) -> None:
     send(service, 7, 2)
-    page = open_page(chromium, [], color_scheme=scheme, bypass_csp=True)
+    errors: list[str] = []
+    page = open_page(chromium, errors, color_scheme="light", bypass_csp=True)
     page.goto(f"{service.url}/login")
-    found = {"login": find_violations(page)}
+    found = {"login": inspect_page(page)}
     people = {"operator": "ann", "consumer": "city", "subject": "t1", "source": "sensor"}
     for role, name in people.items():
         log_in(page, service, role, name)
-        found[role] = find_violations(page)
+        found[role] = inspect_page(page)
         more = {
             "operator": ["/console/tokens", *(f"/console/{page}" for page in OPERATOR_PAGES)],
             "consumer": [f"/console/{page}" for page in CITY_PAGES],
@@ -236,13 +255,14 @@ def test_axe_finds_nothing(service: Running, chromium: Browser, scheme: str) -> 
         }
         for path in more.get(role, []):
             page.goto(service.url + path)
-            found[path] = find_violations(page)
+            found[path] = inspect_page(page)
             if path == "/console/propose":
                 for kind in ("one_of", "times", "count"):
                     page.select_option("#kind", kind)
-                    found[f"{path} {kind}"] = find_violations(page)
+                    found[f"{path} {kind}"] = inspect_page(page)
     assert len(found) == 1 + len(people) + 1 + len(OPERATOR_PAGES) + len(CITY_PAGES) + 3 + 1
     assert {where: what for where, what in found.items() if what} == {}
+    assert errors == []
 
 
 def test_everything_can_be_reached_with_the_keyboard(service: Running, chromium: Browser) -> None:
@@ -268,23 +288,6 @@ def test_everything_can_be_reached_with_the_keyboard(service: Running, chromium:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "by"
     page.wait_for_selector("#checked .fine")
-
-
-def test_pages_fit_on_a_phone(service: Running, chromium: Browser) -> None:
-    send(service, 11, 1)
-    errors: list[str] = []
-    page = open_page(chromium, errors, viewport={"width": 390, "height": 800})
-    pages = {
-        ("consumer", "city"): CITY_PAGES,
-        ("operator", "ann"): (*OPERATOR_PAGES, "tokens"),
-        ("subject", "t1"): ("policies",),
-    }
-    for (role, name), paths in pages.items():
-        log_in(page, service, role, name)
-        for path in ("", *(f"/{one}" for one in paths)):
-            page.goto(f"{service.url}/console{path}")
-            assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
-    assert errors == []
 
 
 def test_times_are_shown_in_the_readers_zone(service: Running, chromium: Browser) -> None:

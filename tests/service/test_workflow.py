@@ -63,7 +63,7 @@ class Live:
 
         def step() -> Any:
             self.feed()
-            time.sleep(0.2)
+            time.sleep(0.1)
             return done()
 
         self.wait(step)
@@ -75,7 +75,7 @@ class Live:
             if self.running.failures:
                 raise self.running.failures[0]
             assert time.monotonic() < deadline, "it took too long"
-            time.sleep(0.05)
+            time.sleep(0.2)  # asking takes processor time from what is waited for
         return found
 
 
@@ -436,7 +436,7 @@ def test_nothing_is_lost_or_released_twice_over_many_changes_under_load(
     tmp_path: Path, place: str
 ) -> None:
     """`make soak` makes more of them."""
-    change_under_load(tmp_path, changes=25, ledger=place)
+    change_under_load(tmp_path, changes=8, ledger=place)
 
 
 def change_under_load(folder: Path, changes: int, ledger: str | None = None) -> None:
@@ -476,7 +476,7 @@ def change_under_load(folder: Path, changes: int, ledger: str | None = None) -> 
         }
         assert len(rows) == sum(5 * len(queries) for queries in asked.values())
         acts = read_acts(state.ledger.database, limit=10_000)
-        assert sum(act.kind is ActKind.LIVE for act in acts) >= 5
+        assert sum(act.kind is ActKind.LIVE for act in acts) >= 3
         assert len(ann.versions()) == changes + 2
         assert verify(state.ledger).passed
 
