@@ -92,9 +92,12 @@ class RunMemory:
         return np.asarray(self.since[slots] <= window)
 
     def is_sampled(self, slots: NDArray[np.int64], window: int, step: int) -> NDArray[np.bool_]:
-        """Return one in `step` of these subjects, others for each window."""
+        """Return one in `step` of these subjects, others for each window.
+
+        `step` is a power of two.
+        """
         keys = slots.astype(np.uint8) if self.keys is None else self.keys[slots]
-        return np.asarray(keys % step == window % step)
+        return np.asarray(keys & np.uint8(step - 1) == window % step)
 
 
 def hash_names(names: Iterable[object]) -> NDArray[np.uint8]:

@@ -40,7 +40,6 @@ from tacit.kernels.lanes import (
     add_rows,
     at_least,
     count,
-    count_ones,
     count_rows,
     divide,
     find_one,
@@ -798,11 +797,53 @@ def weigh_parts(
             )
 
 
+@inlined
+def _turn_word(likely: Singles, word: int, columns: Singles) -> None:
+    """Write the columns of the rows of a word one after the other."""
+    width = likely.shape[1]
+    for row in range(0, _WORD, LANES):
+        for column in range(0, width, LANES):
+            place = (word * _WORD + row) * width + column
+            transpose(likely, place, width, columns, column * _WORD + row, _WORD)
+
+
+@inlined
+def _weigh_query(
+    columns: Singles, lane: int, terms: Whole, begin: int, end: int, every: bool
+) -> Lanes:
+    """Return how likely a query is for eight rows. Different terms count as independent."""
+    share = load(columns, terms[begin] * _WORD + lane)
+    if end - begin > 1 and every:
+        for term in range(begin + 1, end):
+            share = multiply(share, load(columns, terms[term] * _WORD + lane))
+    elif end - begin > 1:
+        one = spread(np.float32(1.0))
+        false = one
+        for term in range(begin, end):
+            false = multiply(false, subtract(one, load(columns, terms[term] * _WORD + lane)))
+        share = subtract(one, false)
+    return share
+
+
+@inlined
+def _find_places(share: Lanes, last: np.float32) -> Lanes:
+    """Return the place of eight probabilities in a table of levels.
+
+    The first and the last place are for what is certain.
+    """
+    none, one = spread(np.float32(0.0)), spread(np.float32(1.0))
+    place = multiply(share, spread(last))
+    place = select(place, one, place, one)
+    place = select(spread(last - 1), place, place, spread(last - 1))
+    place = select(share, one, spread(last), place)
+    return select(none, share, none, place)
+
+
 @compiled
 def answer_queries(
     likely: Singles,
-    begin_word: int,
-    end_word: int,
+    begin: int,
+    end: int,
     terms: Whole,
     first_term: Whole,
     every: Bits,
@@ -813,68 +854,66 @@ def answer_queries(
     columns: Singles,
     places: Numbers,
     answers: Words,
-    codes: NDArray[np.uint8],
     counts: Whole,
 ) -> None:
-    """Answer yes from each query's threshold on, and write the level of its probability.
+    """Answer yes from each query's threshold on, and count the levels of some probabilities.
 
-    `likely[row][column]` has the probabilities of parts; `terms` the columns of each query, and
-    `every` whether all of them must be true. Different terms count as independent.
-    `answers[query][word]` has a bit for each row, and `codes[query][row]` a level; they are
-    written for the rows of some words. The first level is there already. `counts[query][level]` is
-    increased for rows that are counted. `likely` has rows for whole words, `columns` has room for
-    the columns of a word, and `places` for its rows.
+    Rows from `begin` up to `end` are answered; words begin there. `likely[row][column]` has the
+    probabilities of parts; `terms` the columns of each query, and `every` whether all of them must
+    be true. `answers[query][word]` has a bit for each row. `counts[query][level]` is increased for
+    rows that are counted. `likely` has rows for whole words, `columns` has room for the columns of
+    a word, and `places` for its rows.
     """
-    width, last = likely.shape[1], np.float32(len(levels) - 1)
-    none, one = spread(np.float32(0.0)), spread(np.float32(1.0))
-    for word in range(begin_word, end_word):
-        first = word * _WORD
-        rows = min(_WORD, codes.shape[1] - first)
-        there = ~np.uint64(0) >> np.uint64(_WORD - rows)
-        for row in range(0, _WORD, LANES):
-            for column in range(0, width, LANES):
-                place = (first + row) * width + column
-                transpose(likely, place, width, columns, column * _WORD + row, _WORD)
+    last = np.float32(len(levels) - 1)
+    for first in range(begin, end, _WORD):
+        word = first // _WORD
+        there = ~np.uint64(0) >> np.uint64(_WORD - min(_WORD, end - first))
+        _turn_word(likely, word, columns)
         for n in range(len(queries)):
-            query = queries[n]
-            begin, end = first_term[n], first_term[n + 1]
             threshold = np.float32(thresholds[n])
             if threshold < thresholds[n]:
                 threshold = np.nextafter(threshold, np.float32(2.0))
-            bits = sure = no = np.uint64(0)
+            bits = np.uint64(0)
             for lane in range(0, _WORD, LANES):
-                share = load(columns, terms[begin] * _WORD + lane)
-                if end - begin > 1 and every[n]:
-                    for term in range(begin + 1, end):
-                        share = multiply(share, load(columns, terms[term] * _WORD + lane))
-                elif end - begin > 1:
-                    false = one
-                    for term in range(begin, end):
-                        part = load(columns, terms[term] * _WORD + lane)
-                        false = multiply(false, subtract(one, part))
-                    share = subtract(one, false)
+                share = _weigh_query(
+                    columns, lane, terms, first_term[n], first_term[n + 1], every[n]
+                )
                 bits |= at_least(share, spread(threshold)) << np.uint64(lane)
-                sure |= at_least(share, one) << np.uint64(lane)
-                no |= at_least(none, share) << np.uint64(lane)
-                # The first and the last level are for what is certain.
-                place = multiply(share, spread(last))
-                place = select(place, one, place, one)
-                place = select(spread(last - 1), place, place, spread(last - 1))
-                store(places, lane, place)
-            answers[query, word] = bits & there
-            counts[query, levels[0]] += count_ones(no & counted[word])
-            counts[query, levels[-1]] += count_ones(sure & counted[word])
-            left = there & ~(sure | no)
-            sure &= there
-            while sure:
-                codes[query, first + find_one(sure)] = levels[-1]
-                sure &= sure - np.uint64(1)
+                if counted[word]:
+                    store(places, lane, _find_places(share, last))
+            answers[queries[n], word] = bits & there
+            left = counted[word]
             while left:
-                j = find_one(left)
+                counts[queries[n], levels[places[find_one(left)]]] += 1
                 left &= left - np.uint64(1)
-                level = levels[places[j]]
-                codes[query, first + j] = level
-                counts[query, level] += np.int64((counted[word] >> np.uint64(j)) & np.uint64(1))
+
+
+@compiled
+def find_levels(
+    likely: Singles,
+    terms: Whole,
+    first_term: Whole,
+    every: Bits,
+    queries: Whole,
+    levels: NDArray[np.uint8],
+    columns: Singles,
+    places: Numbers,
+    codes: NDArray[np.uint8],
+) -> None:
+    """Write the level of each query's probability, `codes[query][row]`."""
+    last = np.float32(len(levels) - 1)
+    rows = codes.shape[1]
+    for word in range((rows + _WORD - 1) // _WORD):
+        _turn_word(likely, word, columns)
+        for n in range(len(queries)):
+            for lane in range(0, _WORD, LANES):
+                share = _weigh_query(
+                    columns, lane, terms, first_term[n], first_term[n + 1], every[n]
+                )
+                store(places, lane, _find_places(share, last))
+            own = codes[queries[n]]
+            for row in range(min(_WORD, rows - word * _WORD)):
+                own[word * _WORD + row] = levels[places[row]]
 
 
 @compiled
