@@ -21,7 +21,7 @@ import pytest
 from tacit.insight.audit import audit
 from tacit.planning.plan import Plan
 from tacit.privacy.mechanisms.optimal.mechanism import Optimal
-from tacit.privacy.mechanisms.optimal.memory import learning, protector
+from tacit.privacy.mechanisms.optimal.memory import learning
 from tacit.privacy.prices import NANO
 from tacit.spec.specification import Specification
 from tests.privacy.enumeration import Ints, _products, _untried

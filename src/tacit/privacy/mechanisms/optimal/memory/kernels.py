@@ -165,14 +165,18 @@ def predict_eight(
     first_block: Whole,
     blocks: Whole,
     is_choice: Bits,
+    candidates: Whole,
+    mixed: Singles,
+    wanted: bool,
+    sums: Singles,
     groups: NDArray[np.int16],
     cells: Whole,
     out: Singles,
     chosen: Numbers,
-    choosing: Whole,
-) -> int:
-    """Do the same for chains of eight values."""
-    none, chains, waiting = spread(np.float32(0.0)), out.shape[1], 0
+    gains: Singles,
+) -> None:
+    """Do the same for chains of eight values, and choose channels, as `choose_channels` does."""
+    none, chains = spread(np.float32(0.0)), out.shape[1]
     for i in range(len(contexts)):
         context = np.uint64(contexts[i])
         group = group_of[context]
@@ -197,11 +201,17 @@ def predict_eight(
             if chains > 1:
                 _switch_profiles(at, whole, weights, switch, out)
         begin = first_block[context]
+        if is_choice[context]:
+            by_lane = _add_chains(out, i)
+            for number in range(begin, first_block[context + np.uint64(1)]):
+                best, gain = _choose_channel(
+                    True, by_lane, sums, number, blocks, candidates, mixed, sums, wanted
+                )
+                chosen[i, number - begin] = best
+                gains[i] += gain
+            continue
         for number in range(begin, first_block[context + np.uint64(1)]):
             chosen[i, number - begin] = blocks[np.uint64(number), CANDIDATE]
-        choosing[waiting] = i
-        waiting += is_choice[context]
-    return waiting
 
 
 @inlined
@@ -417,6 +427,8 @@ def _choose_channel(
     queries, classes = blocks[place, QUERIES], blocks[place, CLASSES]
     first_candidate = blocks[place, CANDIDATE]
     best, most = first_candidate, np.float32(-1.0)
+    if not wanted and blocks[place, CANDIDATES] == 1:
+        return first_candidate, np.float32(0.0)
     for candidate in range(first_candidate, first_candidate + blocks[place, CANDIDATES]):
         number = np.uint64(candidate)
         symbols = (candidates[number, SYMBOLS] + LANES - 1) // LANES * LANES

@@ -119,6 +119,7 @@ class MemoryProtector(Protector):
                     known,
                     run.noise,
                     joint=memory.transitions.joint,
+                    gains=planned.pacing is not None,
                 ),
             )
             for channels, book, known, memory in zip(
@@ -142,8 +143,6 @@ class MemoryProtector(Protector):
         ]
         self._pending: _Pending | None = None
         self._latest: _Latest | None = None
-        for one in self._filters:
-            one.wants_gains = planned.pacing is not None
         # Seeded draws must come in the same order every time.
         self._parallel = run.workers.run if run.noise.private else run_in_turn
         forget = 0.5 ** (run.spec.windows.pane / HALF_LIFE)
@@ -211,16 +210,14 @@ class MemoryProtector(Protector):
         result = np.zeros((number, len(questions), windows.bits.shape[2]), np.uint64)
         result[:, self._exact] = windows.bits[:, self._exact_columns]
         levels = StatedLevels(self._terms, (number, len(questions), len(slots)))
-        # Rows that fill the last word are read, too.
-        parts = np.zeros((-(-len(slots) // 64) * 64, self._columns[-1]), np.float32)
+        parts = np.empty((-(-len(slots) // 64) * 64, self._columns[-1]), np.float32)
+        parts[len(slots) :] = 0  # rows that fill the last word are read, too
         pending, self._pending = self._pending, None
         stretches = _divide(len(slots))
         for window in range(number):
             number_in_schedule = windows.closed.first + window
-            registered = memory.is_registered(slots, number_in_schedule)
-            # The number of registered subjects is public; that of slots may not be.
-            step_size = choose_sample(int(np.count_nonzero(registered)))
-            sampled = registered & memory.is_sampled(slots, number_in_schedule, step_size)
+            counted = is_counted(number_in_schedule)
+            sampled = _sample(memory, slots, number_in_schedule, counted=counted)
             if pending is not None and number == 1 and _same(pending, windows, own):
                 found: Sequence[tuple[Prediction, ...] | None] = pending.predicted
                 predict = None
@@ -250,7 +247,7 @@ class MemoryProtector(Protector):
                 dense = _spread_bits(dense, slots, result.shape[2])
             result[window, self._terms.queries] = dense[self._terms.queries]
             levels.add(window, parts)
-            if is_counted(number_in_schedule):
+            if counted:
                 learned = self._learn(learned, stretches, step, done, sampled, number_in_schedule)
             states = step.after
             thresholds = self._threshold_learner.learn(
@@ -464,6 +461,23 @@ def _spread_bits(answers: Columns, slots: NDArray[np.int64], words: int) -> Colu
     bits = np.zeros((len(answers), words * 64), np.uint8)
     bits[:, slots] = np.unpackbits(octets, axis=1, bitorder="little", count=len(slots))
     return np.packbits(bits, axis=1, bitorder="little").view("<u8").astype(np.uint64, copy=False)
+
+
+def _sample(
+    memory: RunMemory, slots: NDArray[np.int64], window: int, *, counted: bool
+) -> NDArray[np.bool_]:
+    """Return the subjects from which something is learned in a window.
+
+    If there are many, nothing is learned from windows in which no steps are counted.
+    """
+    registered = memory.is_registered(slots, window)
+    # The number of registered subjects is public; that of slots may not be.
+    step = choose_sample(int(np.count_nonzero(registered)))
+    if step == 1:
+        return registered
+    if not counted:
+        return np.zeros(len(slots), np.bool_)
+    return registered & memory.is_sampled(slots, window, step)
 
 
 def _same(pending: _Pending, windows: WindowBits, own: Bits | None) -> bool:
