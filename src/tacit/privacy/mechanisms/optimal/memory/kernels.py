@@ -611,7 +611,7 @@ def use_symbols_of_eight(
 ) -> int:
     """Do the same for chains of eight values."""
     none = spread(np.float32(0.0))
-    chains, width, other = beliefs.shape[1], truths.shape[2], 0
+    width, other = truths.shape[2], 0
     for i in range(len(contexts)):
         context = np.uint64(contexts[i])
         blocks = first_block[context + np.uint64(1)] - first_block[context]
@@ -622,26 +622,46 @@ def use_symbols_of_eight(
             if symbol >= 0:
                 first = candidates[np.uint64(chosen[i, number]), LIKELY] + symbol * LANES
                 factor = multiply(factor, load(likely, first))
-        at, end = i * chains * LANES, (i + 1) * chains * LANES
-        whole = none
-        for place in range(at, end, LANES):
-            whole = add(whole, multiply(load(predicted, place), factor))
-        scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
-        shares = none
-        for place in range(at, end, LANES):
-            found = multiply(multiply(load(predicted, place), factor), scale)
-            store(beliefs, place, found)
-            counted = multiply(found, spread(np.float32(WHOLE - 1)))
-            store(stored, place, add(counted, spread(np.float32(1.0))))
-            shares = add(shares, found)
-        if truths[context, 0, 0] < 0:
+        if beliefs.shape[1] == 1:
+            shares = _use_factor(1, i, factor, predicted, beliefs, stored)
+        else:
+            shares = _use_factor(beliefs.shape[1], i, factor, predicted, beliefs, stored)
+        if truths[context, np.uint64(0), np.uint64(0)] < 0:
             other += 1
             continue
+        first = np.int64(context) * LANES * width
+        if width == LANES:
+            true = add_rows(none, shares, truths, first, LANES)
+            store(parts, i * parts.shape[1] + begin, true)
+            continue
         for lane in range(0, width, LANES):
-            first = np.int64(context) * LANES * width + lane
-            true = add_rows(none, shares, truths, first, width)
+            true = add_rows(none, shares, truths, first + lane, width)
             store(parts, i * parts.shape[1] + begin + lane, true)
     return other
+
+
+@inlined
+def _use_factor(
+    chains: int,
+    row: int,
+    factor: Lanes,
+    predicted: Singles,
+    beliefs: Singles,
+    stored: NDArray[np.uint16],
+) -> Lanes:
+    """Write and store a belief that is multiplied with a factor; return its sum over profiles."""
+    at, end = row * chains * LANES, (row + 1) * chains * LANES
+    whole = shares = spread(np.float32(0.0))
+    for place in range(at, end, LANES):
+        whole = add(whole, multiply(load(predicted, place), factor))
+    scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
+    for place in range(at, end, LANES):
+        found = multiply(multiply(load(predicted, place), factor), scale)
+        store(beliefs, place, found)
+        counted = multiply(found, spread(np.float32(WHOLE - 1)))
+        store(stored, place, add(counted, spread(np.float32(1.0))))
+        shares = add(shares, found)
+    return shares
 
 
 @inlined
