@@ -246,14 +246,16 @@ class BeliefFilter:
         found: Given = groups, cells, beliefs, chosen
         if self.eight:
             channels: Given = flat.candidates, flat.mixed, flat.gains, sums
-            kernels.predict_eight(*given, *changing, *blocks, *channels, *found, gains)
+            found = *found, gains
+            kernels.predict_eight(*given, *changing, *blocks, *channels, *found)
         else:
             choosing = np.empty(rows, np.int64)
+            found = *found, choosing
             if self.joint:
                 room: Given = (np.empty(chains * flat.width, np.float32),)
-                waiting = kernels.predict_joint(*given, *changing, *blocks, *room, *found, choosing)
+                waiting = kernels.predict_joint(*given, *changing, *blocks, *room, *found)
             else:
-                waiting = kernels.predict_factored(*given, *blocks, *found, choosing)
+                waiting = kernels.predict_factored(*given, *blocks, *found)
             if waiting:
                 kernels.choose_channels(
                     choosing[:waiting],

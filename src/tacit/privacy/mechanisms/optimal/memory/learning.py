@@ -44,7 +44,7 @@ HALF_LIFE: Final = 3 * 86_400_000_000
 _COUNTED: Final = 5
 """Steps are counted in one of so many windows. Days and weeks are no multiples of usual windows
 times five, so all hours have their turn."""
-_ENOUGH: Final = 1024
+_ENOUGH: Final = 2048
 """The number of subjects whose steps and answers are enough for a window."""
 _MOST: Final = 256
 """At least one in so many subjects is counted: their names are hashed to so many numbers."""
@@ -105,8 +105,8 @@ def choose_sample(registered: int) -> int:
     What is learned needs a number of steps and answers, not a share of them, so of many subjects
     fewer are counted: in turn, chosen by their names. It is a power of two.
 
-    >>> [choose_sample(number) for number in (100, 2047, 2048, 10_000, 1_000_000)]
-    [1, 1, 2, 8, 256]
+    >>> [choose_sample(number) for number in (100, 4095, 4096, 10_000, 1_000_000)]
+    [1, 1, 2, 4, 256]
     """
     step = 1
     while 2 * step <= _MOST and registered >= _ENOUGH * 2 * step:

@@ -33,7 +33,6 @@ from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.beliefs import (
     BeliefFilter,
     BeliefState,
-    Given,
     Prediction,
     Update,
 )
@@ -439,7 +438,7 @@ class _Terms:
     """Whether all parts of a query must be true, or any."""
 
     @property
-    def arrays(self) -> Given:
+    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Bits, NDArray[np.int64]]:
         """All of them, for kernels."""
         return self.columns, self.firsts, self.every, self.queries
 
