@@ -22,7 +22,7 @@ import pytest
 from tacit.insight.audit import audit
 from tacit.planning.plan import Plan
 from tacit.privacy.mechanisms.optimal.mechanism import Optimal
-from tacit.privacy.mechanisms.optimal.memory import learning, protector
+from tacit.privacy.mechanisms.optimal.memory import learning
 from tacit.privacy.prices import NANO
 from tacit.spec.specification import Specification
 from tests.privacy.enumeration import Ints
@@ -233,9 +233,8 @@ class RunNoise(SubjectNoise):
 @contextmanager
 def quick_learning() -> Iterator[None]:
     """Learn from every window and every subject, as much as possible."""
-    changed = {"_REFRESHED": 1, "_STRENGTH": 0.05, "_LEAST": 0.0, "_BETTER": 0.0}
+    changed = {"_COUNTED": 1, "_REFRESHED": 1, "_STRENGTH": 0.05, "_LEAST": 0.0, "_BETTER": 0.0}
     with ExitStack() as stack:
-        stack.enter_context(patch.object(protector, "SAMPLED", 1))
         for name, value in changed.items():
             stack.enter_context(patch.object(learning, name, value))
         yield

@@ -240,16 +240,6 @@ def at_least(typing: Any, left: Any, right: Any) -> Any:
 
 
 @_intrinsic
-def count_ones(typing: Any, word: Any) -> Any:
-    """Return the number of bits that are set in a word."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ctpop(arguments[0])
-
-    return types.int64(types.uint64), generate
-
-
-@_intrinsic
 def find_one(typing: Any, word: Any) -> Any:
     """Return the number of the lowest bit that is set in a word other than 0."""
 

@@ -244,7 +244,7 @@ class WindowState:
         if not self.evaluator.remembers:
             return RunMemory(self.memory)
         if len(self._keys) != len(self.subjects):
-            self._keys = hash_names(self.subjects.names.to_pylist())
+            self._keys = hash_names(self.subjects.names)
         return RunMemory(self.memory, since=closed.since, keys=self._keys)
 
     def gains(self) -> NDArray[np.float64]:

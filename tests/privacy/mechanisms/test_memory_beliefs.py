@@ -267,8 +267,9 @@ def follow(
             gain = 0.0
             for number, block in enumerate(blocks):
                 tried = [mirror.find_gain(belief, block, channel) for channel in block.channels]
-                option = predicted.chosen[row, number] - _first_candidate(one, predicted, row)
-                option -= sum(len(other.channels) for other in blocks[:number])
+                option = predicted.chosen[row, number] - _first_candidate(
+                    one, predicted, row, number
+                )
                 best = max(with_symbol for _, with_symbol in tried)
                 assert tried[option][1] >= best * (1 - 3e-4)
                 gain += max(0.0, tried[option][1] - tried[option][0])
@@ -277,8 +278,9 @@ def follow(
             assert (symbols[row, : len(blocks)] < 0).all() == (silent[row] or not blocks)
             assert (symbols[row, len(blocks) :] == -1).all()
             for number, block in enumerate(blocks):
-                option = predicted.chosen[row, number] - _first_candidate(one, predicted, row)
-                option -= sum(len(other.channels) for other in blocks[:number])
+                option = predicted.chosen[row, number] - _first_candidate(
+                    one, predicted, row, number
+                )
                 symbol = int(symbols[row, number])
                 if symbol >= 0:
                     belief = mirror.use(belief, block, block.channels[option], symbol)
@@ -298,9 +300,9 @@ def follow(
         assert len(chosen) > 1  # different beliefs choose different channels
 
 
-def _first_candidate(one: BeliefFilter, predicted: Any, row: int) -> int:
-    """The first candidate of a row's context."""
-    block = one.tables.first_block[predicted.contexts[row]]
+def _first_candidate(one: BeliefFilter, predicted: Any, row: int, number: int) -> int:
+    """The first candidate of a block of a row's context."""
+    block = one.tables.first_block[predicted.contexts[row]] + number
     return int(one.tables.blocks[block, 2])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tacit.privacy.mechanisms.optimal.memory.fitting import ComponentHistory, fit_component
 from tacit.privacy.mechanisms.optimal.memory.profile_fits import (
     Firsts,
     StepIndex,
@@ -94,3 +95,21 @@ def test_profiles_tell_subjects_apart() -> None:
         for profiles in (1, 2)
     )
     assert two > one + 5
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_there_are_profiles_only_if_subjects_differ(alike: bool) -> None:
+    random = np.random.default_rng(7)
+    windows, subjects = 96, 120
+    rates = np.full(subjects, 0.4) if alike else np.where(np.arange(subjects) % 2, 0.05, 0.75)
+    values = (random.random((2, windows, subjects)) < rates).astype(np.int64)
+    history = ComponentHistory(
+        random.integers(0, GROUPS, (windows, subjects)),
+        np.ones((windows, subjects), np.bool_),
+        random.random((windows, subjects)),
+        values[0] + 2 * values[1],
+        np.ones((windows, subjects), np.bool_),
+        np.arange(windows) // 6 % 168,
+    )
+    fitted = fit_component(history, GROUPS, 2)
+    assert (len(fitted.weights) == 1) == alike

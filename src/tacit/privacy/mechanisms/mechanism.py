@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
-from zlib import crc32
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from tacit.kernels import compiled
 from tacit.kernels.threads import ALL_CORES, Workers
 from tacit.patterns.tree import Pattern
 from tacit.privacy.answer_tables import AnswerTable
@@ -92,14 +93,44 @@ class RunMemory:
         return np.asarray(self.since[slots] <= window)
 
     def is_sampled(self, slots: NDArray[np.int64], window: int, step: int) -> NDArray[np.bool_]:
-        """Return one in `step` of these subjects, others for each window."""
+        """Return one in `step` of these subjects, others for each window.
+
+        `step` is a power of two.
+        """
         keys = slots.astype(np.uint8) if self.keys is None else self.keys[slots]
-        return np.asarray(keys % step == window % step)
+        return np.asarray(keys & np.uint8(step - 1) == window % step)
 
 
-def hash_names(names: Iterable[object]) -> NDArray[np.uint8]:
-    """Return a number for each subject that follows from its name alone."""
-    return np.array([crc32(str(name).encode()) & 255 for name in names], np.uint8)
+def hash_names(names: pa.Array | Iterable[object]) -> NDArray[np.uint8]:
+    """Return a number for each subject that follows from its name alone.
+
+    >>> hash_names(["a", "b", "a"]).tolist() == hash_names(pa.array(["a", "b", "a"])).tolist()
+    True
+    """
+    if not isinstance(names, pa.Array):
+        names = pa.array([str(name) for name in names], pa.large_string())
+    names = names.cast(pa.large_string())
+    found = np.empty(len(names), np.uint8)
+    _, ends, text = names.buffers()
+    if len(names):
+        first = names.offset
+        octets = np.frombuffer(text, np.uint8) if text is not None else np.empty(0, np.uint8)
+        _hash_texts(np.frombuffer(ends, np.int64)[first : first + len(names) + 1], octets, found)
+    return found
+
+
+@compiled
+def _hash_texts(
+    ends: NDArray[np.int64], octets: NDArray[np.uint8], found: NDArray[np.uint8]
+) -> None:
+    """Write a number for each text, by FNV-1a; the higher bits of its hash are folded in."""
+    for i in range(len(found)):
+        mixed = np.uint64(0xCBF29CE484222325)
+        for place in range(ends[i], ends[i + 1]):
+            mixed = (mixed ^ np.uint64(octets[place])) * np.uint64(0x100000001B3)
+        mixed ^= mixed >> np.uint64(32)
+        mixed ^= mixed >> np.uint64(16)
+        found[i] = np.uint8((mixed ^ (mixed >> np.uint64(8))) & np.uint64(255))
 
 
 @dataclass(frozen=True, slots=True)

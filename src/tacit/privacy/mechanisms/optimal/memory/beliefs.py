@@ -160,8 +160,6 @@ class BeliefFilter:
         self._at_slot: dict[int, Singles] = {}
         edges = np.ceil(np.array(transitions.layout.edges) * WHOLE)
         self._edges = np.clip(edges, 0, WHOLE).astype(np.uint16)
-        self.wants_gains = True
-        """Whether gains are computed where there is nothing to choose from."""
 
     @property
     def layout(self) -> CellLayout:
@@ -241,38 +239,43 @@ class BeliefFilter:
             self.find_tables(slot) if tables is None else tables,
             self._start,
         )
-        is_choice = flat.is_open if self.wants_gains else flat.is_choice
+        is_choice = flat.is_open if flat.gains else flat.is_choice
         blocks: Given = flat.first_block, flat.blocks, is_choice
-        choosing = np.empty(rows, np.int64)
-        found: Given = groups, cells, beliefs, chosen, choosing
         changing: Given = self._weights, SWITCH
+        sums = np.empty(flat.most_queries, np.float32)
+        found: Given = groups, cells, beliefs, chosen
         if self.eight:
-            waiting = kernels.predict_eight(*given, *changing, *blocks, *found)
-        elif self.joint:
-            room: Given = (np.empty(chains * flat.width, np.float32),)
-            waiting = kernels.predict_joint(*given, *changing, *blocks, *room, *found)
+            channels: Given = flat.candidates, flat.mixed, flat.gains, sums
+            found = *found, gains
+            kernels.predict_eight(*given, *changing, *blocks, *channels, *found)
         else:
-            waiting = kernels.predict_factored(*given, *blocks, *found)
-        if waiting:
-            kernels.choose_channels(
-                choosing[:waiting],
-                contexts,
-                beliefs,
-                self.joint,
-                flat.values,
-                flat.first_block,
-                flat.blocks,
-                flat.candidates,
-                flat.class_of,
-                flat.variables,
-                flat.places,
-                flat.mixed,
-                self.wants_gains,
-                np.empty(flat.most_classes, np.float32),
-                np.empty(flat.most_queries, np.float32),
-                chosen,
-                gains,
-            )
+            choosing = np.empty(rows, np.int64)
+            found = *found, choosing
+            if self.joint:
+                room: Given = (np.empty(chains * flat.width, np.float32),)
+                waiting = kernels.predict_joint(*given, *changing, *blocks, *room, *found)
+            else:
+                waiting = kernels.predict_factored(*given, *blocks, *found)
+            if waiting:
+                kernels.choose_channels(
+                    choosing[:waiting],
+                    contexts,
+                    beliefs,
+                    self.joint,
+                    flat.values,
+                    flat.first_block,
+                    flat.blocks,
+                    flat.candidates,
+                    flat.class_of,
+                    flat.variables,
+                    flat.places,
+                    flat.mixed,
+                    flat.gains,
+                    np.empty(flat.most_classes, np.float32),
+                    sums,
+                    chosen,
+                    gains,
+                )
         return Prediction(
             signals,
             contexts,
@@ -289,7 +292,6 @@ class BeliefFilter:
     def draw(self, predicted: Prediction, values: Words, silent: Bits) -> Numbers:
         """Draw a symbol for each open block of the rows that are not silent, `[row][block]`."""
         chosen, flat = predicted.chosen, self.tables
-        symbols = np.full(chosen.shape, -1, np.int32)
         rows, places = np.empty((2, chosen.size), np.int64)
         drawn = kernels.find_rows(
             predicted.contexts,
@@ -306,9 +308,11 @@ class BeliefFilter:
             rows,
             places,
         )
-        if drawn:
-            found = flat.sampler.sample(rows[:drawn])
-            kernels.place_symbols(found, places[:drawn], symbols.reshape(-1))
+        found = flat.sampler.sample(rows[:drawn]) if drawn else np.empty(0, np.int32)
+        if drawn == chosen.size:
+            return found.reshape(chosen.shape)
+        symbols = np.full(chosen.shape, -1, np.int32)
+        kernels.place_symbols(found, places[:drawn], symbols.reshape(-1))
         return symbols
 
     def update(

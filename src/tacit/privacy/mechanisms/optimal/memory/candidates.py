@@ -28,6 +28,8 @@ _THRESHOLDS: Final = (0.02, 0.08, 0.2, 0.35, 0.5, 0.65, 0.8, 0.92)
 """The thresholds at which answers are judged."""
 _MOST_PRIORS: Final = 3
 """The largest number of priors besides the default that a block has channels for."""
+_WORTH: Final = 0.005
+"""By which share one more channel of a block must raise the mean gain."""
 MOST_QUERIES: Final = 12
 """The largest number of queries of a block that channels are judged by: those that count most."""
 
@@ -158,9 +160,38 @@ def choose_priors(default: Floats, beliefs: Floats) -> list[Floats]:
 
 
 def design_candidates(block: ChannelBlock, beliefs: Floats) -> tuple[Channel, ...]:
-    """Design the channels of a block for representative priors; equal ones are left out."""
+    """Design the channels of a block for representative priors.
+
+    Those that hardly ever gain more than others, with beliefs of history, are left out.
+    """
     made: dict[bytes, Channel] = {}
     for prior in choose_priors(block.choice.prior, beliefs):
         channel = design_candidate(block.choice, prior)
         made.setdefault(_describe(channel), channel)
-    return tuple(made.values())
+    found = tuple(made.values())
+    if len(found) == 1:
+        return found
+    gains = _find_gains(BlockQueries.of(block.choice), found, beliefs)
+    kept = [int(gains.mean(axis=0).argmax())]
+    while len(kept) < len(found):
+        best = gains[:, kept].max(axis=1)
+        better = np.maximum(gains, best[:, np.newaxis]).mean(axis=0)
+        number = int(better.argmax())
+        if better[number] <= best.mean() * (1 + _WORTH):
+            break
+        kept.append(number)
+    return tuple(found[number] for number in kept)
+
+
+def _find_gains(queries: BlockQueries, channels: tuple[Channel, ...], beliefs: Floats) -> Floats:
+    """Return `[belief][channel]`: by how much the queries' squared error falls with a symbol."""
+    answers = queries.answers * np.sqrt(queries.weights)
+    known = ((beliefs @ answers) ** 2).sum(axis=1)
+    gains = np.empty((len(beliefs), len(channels)))
+    for number, channel in enumerate(channels):
+        likely = channel.table / 2.0**channel.bits
+        chances = beliefs @ likely
+        both = (beliefs[:, np.newaxis] * answers.T) @ likely
+        squares = (both**2).sum(axis=1) / np.maximum(chances, 1e-30)
+        gains[:, number] = squares.sum(axis=1) - known
+    return gains

@@ -8,7 +8,7 @@ Which context a window has depends on public events only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -19,7 +19,12 @@ from tacit.kernels.lanes import LANES, fill_lanes
 from tacit.patterns.booleans import pack_rows
 from tacit.privacy.channels import Channel
 from tacit.privacy.keys import KeyTable
-from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context, value_ratio
+from tacit.privacy.mechanisms.optimal.blocks import (
+    ChannelBlock,
+    ComponentChannels,
+    Context,
+    value_ratio,
+)
 from tacit.privacy.mechanisms.optimal.books import ChannelBook
 from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.candidates import BlockQueries, CandidateBook
@@ -29,6 +34,7 @@ from tacit.privacy.mechanisms.optimal.readings import SymbolReadings
 from tacit.privacy.noise import Noise
 from tacit.privacy.prices import Claim, price_ratio
 from tacit.privacy.sampling import Sampler
+from tacit.privacy.staircase import ChannelProblem
 
 Floats = NDArray[np.float64]
 
@@ -58,9 +64,12 @@ class ChannelTables:
         noise: Noise,
         *,
         joint: bool,
+        gains: bool = True,
     ) -> None:
         self.component = channels.component
         self.joint = joint
+        self.gains = gains
+        """Whether gains are known where there is nothing to choose from."""
         self._signals = len(self.component.signals)
         self._book = book
         self._candidates = candidates
@@ -76,6 +85,12 @@ class ChannelTables:
         """`[context]`: whether anything is open in it."""
         self.is_choice = np.empty(0, np.bool_)
         """`[context]`: whether a block has several channels to choose from."""
+        self._shared: dict[Hashable, tuple[ChannelProblem, _Block]] = {}
+        """Blocks by their problem and channels; problems are kept, so that no id is used again."""
+        self._listed: dict[int, tuple[_Block, list[int]]] = {}
+        """The row of each block that is in the flat arrays, by its id."""
+        self._choices: dict[tuple[int, ...], Whole] = {}
+        """The choice of some variables' values for each value of a joint belief."""
         self._served: dict[tuple[int, ...], int] = {}
         """The numbers of what the book serves, by group and open blocks."""
         self._planned: dict[bytes, int] = {}
@@ -193,11 +208,11 @@ class ChannelTables:
     def _append_own(self, keys: Words, contexts: list[Context]) -> None:
         """Append contexts with channels of their own."""
         found = []
-        for key, context in zip(keys, contexts, strict=True):
-            chosen = self._candidates.find(_pack_key(key, self._signals), context)
+        for key, context in zip(_pack_keys(keys, self._signals), contexts, strict=True):
+            chosen = self._candidates.find(key, context)
             found.append(
                 [
-                    _Block(block.variables, block.place, BlockQueries.of(block.choice), channels)
+                    self._share(block, channels)
                     for (block, _), channels in zip(context.blocks, chosen, strict=True)
                 ]
             )
@@ -206,6 +221,16 @@ class ChannelTables:
         numbers = np.array(self._append(found, groups), np.int32)
         self._own = np.concatenate([self._own[:-1], numbers, self._own[-1:]])
         self._keys.add(keys)
+
+    def _share(self, block: ChannelBlock, channels: tuple[Channel, ...]) -> _Block:
+        """Return a block; contexts whose blocks are the same share one."""
+        place = block.variables, block.place.tobytes()
+        key = id(block.choice), *place, *map(id, channels)
+        if key not in self._shared:
+            queries = BlockQueries.of(block.choice)
+            made = _Block(block.variables, block.place, queries, channels)
+            self._shared[key] = block.choice, made
+        return self._shared[key][1]
 
     def _append_served(self, group: int, needed: Sequence[bool]) -> int:
         blocks = []
@@ -246,13 +271,15 @@ class ChannelTables:
         new = _NewRows()
         for blocks in contexts:
             for block in blocks:
-                grown.add(block, new, self._rows, self._class_map(block))
-                self._priced += [(c, block.variables, block.place) for c in block.channels]
+                if id(block) not in self._listed:
+                    row = grown.add(block, new, self._rows, self._class_map(block))
+                    self._listed[id(block)] = block, row
+                    self._priced += [(c, block.variables, block.place) for c in block.channels]
+                    classes, queries = block.queries.answers.shape
+                    self.most_classes = max(self.most_classes, classes)
+                    self.most_queries = max(self.most_queries, queries)
+                new.blocks.append(self._listed[id(block)][1])
             self.most_blocks = max(self.most_blocks, len(blocks))
-            classes = (len(block.queries.answers) for block in blocks)
-            self.most_classes = max(self.most_classes, *classes, 1)
-            queries = (block.queries.answers.shape[1] for block in blocks)
-            self.most_queries = max(self.most_queries, *queries, 1)
             new.ends.append(len(self.blocks) + len(new.blocks))
         first = len(self.first_block) - 1
         self.group_of = np.append(self.group_of, groups.astype(np.int16))
@@ -262,6 +289,7 @@ class ChannelTables:
         self.first_block = np.append(self.first_block, np.array(new.ends, np.int64))
         if new.blocks:
             self.blocks = np.concatenate([self.blocks, np.array(new.blocks, np.int64)])
+        if new.candidates:
             self.candidates = np.concatenate([self.candidates, np.array(new.candidates, np.int64)])
             self.class_of = np.concatenate([self.class_of, *new.class_of])
             self.variables = np.append(self.variables, np.array(new.variables, np.int64))
@@ -274,11 +302,13 @@ class ChannelTables:
         """Return the class of each value of a joint belief."""
         if not self.joint:
             return np.empty(0, np.int64)
-        values = np.arange(1 << len(self.component.variables))
-        choice = np.zeros_like(values)
-        for place, variable in enumerate(block.variables):
-            choice |= ((values >> variable) & 1) << place
-        return np.asarray(block.place[choice], np.int64)
+        if block.variables not in self._choices:
+            values = np.arange(self.values)
+            choice = np.zeros_like(values)
+            for place, variable in enumerate(block.variables):
+                choice |= ((values >> variable) & 1) << place
+            self._choices[block.variables] = choice
+        return np.asarray(block.place[self._choices[block.variables]], np.int64)
 
     def _add_channels(self, channels: Sequence[Channel]) -> None:
         """Add channels to the sampler, each once."""
@@ -310,7 +340,7 @@ class _Lengths:
     def __init__(self, tables: ChannelTables) -> None:
         self._class_of = len(tables.class_of)
         self._candidates = len(tables.candidates)
-        self._values, self._width = tables.values, tables.width
+        self._values, self._width, self._gains = tables.values, tables.width, tables.gains
         self._variables = len(tables.variables)
         self._places = len(tables.places)
         self._likely = len(tables.likely)
@@ -318,52 +348,58 @@ class _Lengths:
 
     def add(
         self, block: _Block, new: _NewRows, first_rows: Mapping[int, int], class_of: Whole
-    ) -> None:
-        """Append a block and its candidates."""
+    ) -> list[int]:
+        """Append the candidates of a block; return the row that describes it."""
         classes, queries = block.queries.answers.shape
-        new.blocks.append(
-            [
-                self._class_of,
-                classes,
-                self._candidates,
-                len(block.channels),
-                queries,
-                self._variables,
-                len(block.variables),
-                self._places,
-            ]
-        )
+        row = [
+            self._class_of,
+            classes,
+            self._candidates,
+            len(block.channels),
+            queries,
+            self._variables,
+            len(block.variables),
+            self._places,
+        ]
         new.class_of.append(class_of)
         new.variables += block.variables
         new.places.append(np.asarray(block.place, np.int64))
-        roots = np.sqrt(block.queries.weights)
-        factors = np.column_stack([np.ones(classes), block.queries.answers * roots])
         by_value = len(class_of) > 0
-        few = by_value and self._values <= LANES
         for channel in block.channels:
             table = (channel.table / 2.0**channel.bits).astype(np.float32)
             symbols = table.shape[1]
             new.candidates.append([first_rows[id(channel)], symbols, self._likely, self._mixed])
-            rows = class_of if few else np.arange(classes)
-            shape = (LANES if few else classes, 1 + queries, fill_lanes(symbols))
-            mixed = np.zeros(shape, np.float32)
-            mixed[: len(rows), :, :symbols] = factors[rows, :, np.newaxis] * table[rows, np.newaxis]
+            if self._gains or len(block.channels) > 1:
+                mixed = self._mix(block.queries, table, class_of)
+                new.mixed.append(mixed)
+                self._mixed += len(mixed)
             if by_value:
                 likely = np.zeros((symbols, self._width), np.float32)
                 likely[:, : self._values] = table[class_of].T
                 table = likely
             new.likely.append(table.ravel())
-            new.mixed.append(mixed.ravel())
             self._likely += table.size
-            self._mixed += mixed.size
         self._class_of += len(class_of)
         self._candidates += len(block.channels)
         self._variables += len(block.variables)
         self._places += len(block.place)
+        return row
+
+    def _mix(self, queries: BlockQueries, table: Singles, class_of: Whole) -> Singles:
+        """Return the likelihoods of symbols, and their products with the queries' answers."""
+        few = 0 < len(class_of) <= LANES
+        classes, symbols = table.shape
+        factors = np.ones((classes, 1 + len(queries.weights)))
+        factors[:, 1:] = queries.answers * np.sqrt(queries.weights)
+        rows = class_of if few else np.arange(classes)
+        shape = (LANES if few else classes, factors.shape[1], fill_lanes(symbols))
+        mixed = np.zeros(shape, np.float32)
+        mixed[: len(rows), :, :symbols] = factors[rows, :, np.newaxis] * table[rows, np.newaxis]
+        return mixed.ravel()
 
 
-def _pack_key(words: Words, width: int) -> bytes:
-    """Turn the words of a context's signals into the key of a plan."""
-    octets = words.astype("<u8").view(np.uint8)
-    bits = np.unpackbits(octets, bitorder="little", count=width)
-    return np.packbits(bits).tobytes()
+def _pack_keys(words: Words, width: int) -> list[bytes]:
+    """Turn the words of contexts' signals into the keys of a plan."""
+    octets = np.ascontiguousarray(words).astype("<u8").view(np.uint8)
+    bits = np.unpackbits(octets, axis=1, bitorder="little", count=width)
+    return [row.tobytes() for row in np.packbits(bits, axis=1)]

@@ -43,10 +43,18 @@ Whole = NDArray[np.int64]
 
 LEAST_WINDOWS: Final = 24
 """With fewer windows of history there is no memory."""
-_STRENGTHS: Final = ((256.0, 4096.0), (64.0, 1024.0), (16.0, 1024.0), (16.0, 128.0), (16.0, 32.0))
+_STRENGTHS: Final = (
+    (65_536.0, 1_048_576.0),
+    (4096.0, 65_536.0),
+    (256.0, 4096.0),
+    (64.0, 1024.0),
+    (16.0, 1024.0),
+    (16.0, 128.0),
+    (16.0, 32.0),
+)
 """Candidates for smoothing, strongest first."""
-_FIRST: Final = (16.0, 1024.0)
-"""The smoothing with which numbers of profiles are compared."""
+_USUAL: Final = (256.0, 4096.0)
+"""The smoothing if history is too short to choose one."""
 _STEPS: Final = 400_000
 """The number of steps of all components that parameters are chosen by."""
 _MOST_STEPS: Final = 100_000
@@ -219,14 +227,14 @@ def _make_model(
     edges: tuple[float, ...],
     profiles: int,
 ) -> StepModel:
-    """Return the model with so many profiles, and the smoothing that these are compared with."""
+    """Return the model with so many profiles, with the strongest smoothing."""
     size = 1 << variables if variables <= MOST_JOINT else 2
     chains = profiles if variables <= MOST_JOINT else variables
     common = np.bincount(history.groups[history.known], minlength=groups).astype(np.float64)
     # Hours say nothing if history has less than a day, and weekends if it has no whole week.
     slots = 48 if len(np.unique(history.hours % 24)) > 1 else 1
     layout = choose_layout(common, chains * size * size, edges, slots)
-    return StepModel(layout, variables, profiles, _FIRST)
+    return StepModel(layout, variables, profiles, _STRENGTHS[0])
 
 
 def _choose(
@@ -234,7 +242,7 @@ def _choose(
 ) -> tuple[int, tuple[float, float]]:
     """Return the number of profiles and the smoothing that predict held-out stretches best."""
     if history.windows < 2 * LEAST_WINDOWS:
-        return 1, _STRENGTHS[0]
+        return 1, _USUAL
     sample = _sample_subjects(history, most)
     stretches = list(_divide(sample, edges))
 
@@ -244,20 +252,30 @@ def _choose(
             for known, held_out in stretches
         )
 
-    best = _make_model(sample, groups, variables, edges, 1)
-    top = judge(best)
+    def smooth(model: StepModel, known: float | None = None) -> tuple[StepModel, float]:
+        """Return the model with the best smoothing, and its likelihood."""
+        tried = {
+            strengths: known
+            if known is not None and strengths == model.strengths
+            else judge(model._replace(strengths=strengths))
+            for strengths in _STRENGTHS
+        }
+        top = max(tried.values())
+        chosen = next(one for one in _STRENGTHS if tried[one] >= top - _TIE)
+        return model._replace(strengths=chosen), tried[chosen]
+
+    # Profiles also smooth, so numbers of them are compared with a smoothing that needs no help.
+    one, least = smooth(_make_model(sample, groups, variables, edges, 1))
+    best, top = one, least
     for profiles in choose_profiles(variables)[1:]:
         trial = _make_model(sample, groups, variables, edges, profiles)
+        trial = trial._replace(strengths=one.strengths)
         found = judge(trial)
         if found > top + _TIE:
             best, top = trial, found
-    tried = {_FIRST: top} | {
-        strengths: judge(best._replace(strengths=strengths))
-        for strengths in _STRENGTHS
-        if strengths != _FIRST
-    }
-    top = max(tried.values())
-    return best.profiles, next(one for one in _STRENGTHS if tried[one] >= top - _TIE)
+    if best.profiles > 1:
+        best, _ = smooth(best, top)
+    return best.profiles, best.strengths
 
 
 def _divide(history: ComponentHistory, edges: tuple[float, ...]) -> Iterator[tuple[Steps, Steps]]:

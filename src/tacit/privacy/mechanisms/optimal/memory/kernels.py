@@ -40,7 +40,6 @@ from tacit.kernels.lanes import (
     add_rows,
     at_least,
     count,
-    count_ones,
     count_rows,
     divide,
     find_one,
@@ -166,14 +165,18 @@ def predict_eight(
     first_block: Whole,
     blocks: Whole,
     is_choice: Bits,
+    candidates: Whole,
+    mixed: Singles,
+    wanted: bool,
+    sums: Singles,
     groups: NDArray[np.int16],
     cells: Whole,
     out: Singles,
     chosen: Numbers,
-    choosing: Whole,
-) -> int:
-    """Do the same for chains of eight values."""
-    none, chains, waiting = spread(np.float32(0.0)), out.shape[1], 0
+    gains: Singles,
+) -> None:
+    """Do the same for chains of eight values, and choose channels, as `choose_channels` does."""
+    none, chains = spread(np.float32(0.0)), out.shape[1]
     for i in range(len(contexts)):
         context = np.uint64(contexts[i])
         group = group_of[context]
@@ -198,11 +201,17 @@ def predict_eight(
             if chains > 1:
                 _switch_profiles(at, whole, weights, switch, out)
         begin = first_block[context]
+        if is_choice[context]:
+            by_lane = _add_chains(out, i)
+            for number in range(begin, first_block[context + np.uint64(1)]):
+                best, gain = _choose_channel(
+                    True, by_lane, sums, number, blocks, candidates, mixed, sums, wanted
+                )
+                chosen[i, number - begin] = best
+                gains[i] += gain
+            continue
         for number in range(begin, first_block[context + np.uint64(1)]):
             chosen[i, number - begin] = blocks[np.uint64(number), CANDIDATE]
-        choosing[waiting] = i
-        waiting += is_choice[context]
-    return waiting
 
 
 @inlined
@@ -418,6 +427,8 @@ def _choose_channel(
     queries, classes = blocks[place, QUERIES], blocks[place, CLASSES]
     first_candidate = blocks[place, CANDIDATE]
     best, most = first_candidate, np.float32(-1.0)
+    if not wanted and blocks[place, CANDIDATES] == 1:
+        return first_candidate, np.float32(0.0)
     for candidate in range(first_candidate, first_candidate + blocks[place, CANDIDATES]):
         number = np.uint64(candidate)
         symbols = (candidates[number, SYMBOLS] + LANES - 1) // LANES * LANES
@@ -600,7 +611,7 @@ def use_symbols_of_eight(
 ) -> int:
     """Do the same for chains of eight values."""
     none = spread(np.float32(0.0))
-    chains, width, other = beliefs.shape[1], truths.shape[2], 0
+    width, other = truths.shape[2], 0
     for i in range(len(contexts)):
         context = np.uint64(contexts[i])
         blocks = first_block[context + np.uint64(1)] - first_block[context]
@@ -611,26 +622,46 @@ def use_symbols_of_eight(
             if symbol >= 0:
                 first = candidates[np.uint64(chosen[i, number]), LIKELY] + symbol * LANES
                 factor = multiply(factor, load(likely, first))
-        at, end = i * chains * LANES, (i + 1) * chains * LANES
-        whole = none
-        for place in range(at, end, LANES):
-            whole = add(whole, multiply(load(predicted, place), factor))
-        scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
-        shares = none
-        for place in range(at, end, LANES):
-            found = multiply(multiply(load(predicted, place), factor), scale)
-            store(beliefs, place, found)
-            counted = multiply(found, spread(np.float32(WHOLE - 1)))
-            store(stored, place, add(counted, spread(np.float32(1.0))))
-            shares = add(shares, found)
-        if truths[context, 0, 0] < 0:
+        if beliefs.shape[1] == 1:
+            shares = _use_factor(1, i, factor, predicted, beliefs, stored)
+        else:
+            shares = _use_factor(beliefs.shape[1], i, factor, predicted, beliefs, stored)
+        if truths[context, np.uint64(0), np.uint64(0)] < 0:
             other += 1
             continue
+        first = np.int64(context) * LANES * width
+        if width == LANES:
+            true = add_rows(none, shares, truths, first, LANES)
+            store(parts, i * parts.shape[1] + begin, true)
+            continue
         for lane in range(0, width, LANES):
-            first = np.int64(context) * LANES * width + lane
-            true = add_rows(none, shares, truths, first, width)
+            true = add_rows(none, shares, truths, first + lane, width)
             store(parts, i * parts.shape[1] + begin + lane, true)
     return other
+
+
+@inlined
+def _use_factor(
+    chains: int,
+    row: int,
+    factor: Lanes,
+    predicted: Singles,
+    beliefs: Singles,
+    stored: NDArray[np.uint16],
+) -> Lanes:
+    """Write and store a belief that is multiplied with a factor; return its sum over profiles."""
+    at, end = row * chains * LANES, (row + 1) * chains * LANES
+    whole = shares = spread(np.float32(0.0))
+    for place in range(at, end, LANES):
+        whole = add(whole, multiply(load(predicted, place), factor))
+    scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
+    for place in range(at, end, LANES):
+        found = multiply(multiply(load(predicted, place), factor), scale)
+        store(beliefs, place, found)
+        counted = multiply(found, spread(np.float32(WHOLE - 1)))
+        store(stored, place, add(counted, spread(np.float32(1.0))))
+        shares = add(shares, found)
+    return shares
 
 
 @inlined
@@ -798,11 +829,53 @@ def weigh_parts(
             )
 
 
+@inlined
+def _turn_word(likely: Singles, word: int, columns: Singles) -> None:
+    """Write the columns of the rows of a word one after the other."""
+    width = likely.shape[1]
+    for row in range(0, _WORD, LANES):
+        for column in range(0, width, LANES):
+            place = (word * _WORD + row) * width + column
+            transpose(likely, place, width, columns, column * _WORD + row, _WORD)
+
+
+@inlined
+def _weigh_query(
+    columns: Singles, lane: int, terms: Whole, begin: int, end: int, every: bool
+) -> Lanes:
+    """Return how likely a query is for eight rows. Different terms count as independent."""
+    share = load(columns, terms[begin] * _WORD + lane)
+    if end - begin > 1 and every:
+        for term in range(begin + 1, end):
+            share = multiply(share, load(columns, terms[term] * _WORD + lane))
+    elif end - begin > 1:
+        one = spread(np.float32(1.0))
+        false = one
+        for term in range(begin, end):
+            false = multiply(false, subtract(one, load(columns, terms[term] * _WORD + lane)))
+        share = subtract(one, false)
+    return share
+
+
+@inlined
+def _find_places(share: Lanes, last: np.float32) -> Lanes:
+    """Return the place of eight probabilities in a table of levels.
+
+    The first and the last place are for what is certain.
+    """
+    none, one = spread(np.float32(0.0)), spread(np.float32(1.0))
+    place = multiply(share, spread(last))
+    place = select(place, one, place, one)
+    place = select(spread(last - 1), place, place, spread(last - 1))
+    place = select(share, one, spread(last), place)
+    return select(none, share, none, place)
+
+
 @compiled
 def answer_queries(
     likely: Singles,
-    begin_word: int,
-    end_word: int,
+    begin: int,
+    end: int,
     terms: Whole,
     first_term: Whole,
     every: Bits,
@@ -813,68 +886,66 @@ def answer_queries(
     columns: Singles,
     places: Numbers,
     answers: Words,
-    codes: NDArray[np.uint8],
     counts: Whole,
 ) -> None:
-    """Answer yes from each query's threshold on, and write the level of its probability.
+    """Answer yes from each query's threshold on, and count the levels of some probabilities.
 
-    `likely[row][column]` has the probabilities of parts; `terms` the columns of each query, and
-    `every` whether all of them must be true. Different terms count as independent.
-    `answers[query][word]` has a bit for each row, and `codes[query][row]` a level; they are
-    written for the rows of some words. The first level is there already. `counts[query][level]` is
-    increased for rows that are counted. `likely` has rows for whole words, `columns` has room for
-    the columns of a word, and `places` for its rows.
+    Rows from `begin` up to `end` are answered; words begin there. `likely[row][column]` has the
+    probabilities of parts; `terms` the columns of each query, and `every` whether all of them must
+    be true. `answers[query][word]` has a bit for each row. `counts[query][level]` is increased for
+    rows that are counted. `likely` has rows for whole words, `columns` has room for the columns of
+    a word, and `places` for its rows.
     """
-    width, last = likely.shape[1], np.float32(len(levels) - 1)
-    none, one = spread(np.float32(0.0)), spread(np.float32(1.0))
-    for word in range(begin_word, end_word):
-        first = word * _WORD
-        rows = min(_WORD, codes.shape[1] - first)
-        there = ~np.uint64(0) >> np.uint64(_WORD - rows)
-        for row in range(0, _WORD, LANES):
-            for column in range(0, width, LANES):
-                place = (first + row) * width + column
-                transpose(likely, place, width, columns, column * _WORD + row, _WORD)
+    last = np.float32(len(levels) - 1)
+    for first in range(begin, end, _WORD):
+        word = first // _WORD
+        there = ~np.uint64(0) >> np.uint64(_WORD - min(_WORD, end - first))
+        _turn_word(likely, word, columns)
         for n in range(len(queries)):
-            query = queries[n]
-            begin, end = first_term[n], first_term[n + 1]
             threshold = np.float32(thresholds[n])
             if threshold < thresholds[n]:
                 threshold = np.nextafter(threshold, np.float32(2.0))
-            bits = sure = no = np.uint64(0)
+            bits = np.uint64(0)
             for lane in range(0, _WORD, LANES):
-                share = load(columns, terms[begin] * _WORD + lane)
-                if end - begin > 1 and every[n]:
-                    for term in range(begin + 1, end):
-                        share = multiply(share, load(columns, terms[term] * _WORD + lane))
-                elif end - begin > 1:
-                    false = one
-                    for term in range(begin, end):
-                        part = load(columns, terms[term] * _WORD + lane)
-                        false = multiply(false, subtract(one, part))
-                    share = subtract(one, false)
+                share = _weigh_query(
+                    columns, lane, terms, first_term[n], first_term[n + 1], every[n]
+                )
                 bits |= at_least(share, spread(threshold)) << np.uint64(lane)
-                sure |= at_least(share, one) << np.uint64(lane)
-                no |= at_least(none, share) << np.uint64(lane)
-                # The first and the last level are for what is certain.
-                place = multiply(share, spread(last))
-                place = select(place, one, place, one)
-                place = select(spread(last - 1), place, place, spread(last - 1))
-                store(places, lane, place)
-            answers[query, word] = bits & there
-            counts[query, levels[0]] += count_ones(no & counted[word])
-            counts[query, levels[-1]] += count_ones(sure & counted[word])
-            left = there & ~(sure | no)
-            sure &= there
-            while sure:
-                codes[query, first + find_one(sure)] = levels[-1]
-                sure &= sure - np.uint64(1)
+                if counted[word]:
+                    store(places, lane, _find_places(share, last))
+            answers[queries[n], word] = bits & there
+            left = counted[word]
             while left:
-                j = find_one(left)
+                counts[queries[n], levels[places[find_one(left)]]] += 1
                 left &= left - np.uint64(1)
-                level = levels[places[j]]
-                codes[query, first + j] = level
-                counts[query, level] += np.int64((counted[word] >> np.uint64(j)) & np.uint64(1))
+
+
+@compiled
+def find_levels(
+    likely: Singles,
+    terms: Whole,
+    first_term: Whole,
+    every: Bits,
+    queries: Whole,
+    levels: NDArray[np.uint8],
+    columns: Singles,
+    places: Numbers,
+    codes: NDArray[np.uint8],
+) -> None:
+    """Write the level of each query's probability, `codes[query][row]`."""
+    last = np.float32(len(levels) - 1)
+    rows = codes.shape[1]
+    for word in range((rows + _WORD - 1) // _WORD):
+        _turn_word(likely, word, columns)
+        for n in range(len(queries)):
+            for lane in range(0, _WORD, LANES):
+                share = _weigh_query(
+                    columns, lane, terms, first_term[n], first_term[n + 1], every[n]
+                )
+                store(places, lane, _find_places(share, last))
+            own = codes[queries[n]]
+            for row in range(min(_WORD, rows - word * _WORD)):
+                own[word * _WORD + row] = levels[places[row]]
 
 
 @compiled

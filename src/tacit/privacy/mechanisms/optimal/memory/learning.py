@@ -41,14 +41,15 @@ LEVELS: Final = 256
 """The number of levels of a stated probability."""
 HALF_LIFE: Final = 3 * 86_400_000_000
 """The time after which a window counts half, in microseconds."""
-SAMPLED: Final = 8
-"""Steps are counted for one in so many subjects, or fewer, in turn, chosen by their names."""
-_ENOUGH: Final = 256
-"""The number of subjects whose steps are enough for a window."""
+_COUNTED: Final = 5
+"""Steps are counted in one of so many windows. Days and weeks are no multiples of usual windows
+times five, so all hours have their turn."""
+_ENOUGH: Final = 2048
+"""The number of subjects whose steps and answers are enough for a window."""
 _MOST: Final = 256
 """At least one in so many subjects is counted: their names are hashed to so many numbers."""
-_REFRESHED: Final = 16
-"""The number of windows between two corrections."""
+_REFRESHED: Final = 15
+"""The number of windows between two corrections: a multiple of `_COUNTED`."""
 _STRENGTH: Final = 100.0
 """The number of steps that no correction counts for."""
 _LEAST: Final = 5000.0
@@ -93,16 +94,21 @@ class LearnedSteps:
         return {"steps": self.steps, "factors": self.factors}
 
 
-def choose_sample(registered: int, least: int = SAMPLED) -> int:
+def is_counted(window: int) -> bool:
+    """Return whether steps are counted in a window, by its number in the schedule."""
+    return window % _COUNTED == 0
+
+
+def choose_sample(registered: int) -> int:
     """Return one in how many subjects is counted in a window, for a number that is registered.
 
-    What is learned needs a number of steps, not a share of them, so of many subjects fewer are
-    counted. It is a power of two times `least`.
+    What is learned needs a number of steps and answers, not a share of them, so of many subjects
+    fewer are counted: in turn, chosen by their names. It is a power of two.
 
     >>> [choose_sample(number) for number in (100, 4095, 4096, 10_000, 1_000_000)]
-    [8, 8, 16, 32, 256]
+    [1, 1, 2, 4, 256]
     """
-    step = least
+    step = 1
     while 2 * step <= _MOST and registered >= _ENOUGH * 2 * step:
         step *= 2
     return step
@@ -115,11 +121,14 @@ def find_shape(transitions: Transitions) -> tuple[int, int, int, int]:
 
 
 class StepLearner:
-    """Learns the transitions of one component."""
+    """Learns the transitions of one component.
+
+    `forget` is the share of what is known that is left after a window.
+    """
 
     def __init__(self, one: BeliefFilter, forget: float) -> None:
         self._filter = one
-        self._forget = np.float32(forget)
+        self._forget = np.float32(forget**_COUNTED)
         self._corrected: tuple[Singles | None, int, Singles] = (None, -1, np.empty(0, np.float32))
         """The factors and the part of the week in use, and the tables that follow from them."""
         self._steps = np.zeros(find_shape(one.transitions), np.int64)
@@ -163,7 +172,10 @@ class StepLearner:
         kernels.count_steps(*given, *room, *found)
 
     def learn(self, learned: LearnedSteps, slot: int, window: int) -> LearnedSteps:
-        """Add what was counted in a window, in this part of the week."""
+        """Add what was counted in a window, in this part of the week.
+
+        The windows before it in which nothing was counted are forgotten with it.
+        """
         steps = np.empty(learned.steps.shape, np.float32)
         kernels.fold_steps(
             self._starts,

@@ -125,21 +125,24 @@ def plan_memory(
         pacing = fit_pacing(filters, sequences, policy, own) if own else None
         sequences.fits[key] = books, counts, pacing
     books, counts, pacing = sequences.fits[key]
-    thresholds, expected = judge(counts, objective, uncertain=True)
-    components = tuple(map(ComponentMemory, fits.whole, books))
     if not own:
+        thresholds, expected = judge(counts, objective, uncertain=True)
+        components = tuple(map(ComponentMemory, fits.whole, books))
         return MemoryPlan(components, thresholds, expected)
-    paid = count_held_out(
-        parts,
-        fits,
-        books,
-        statistics,
-        _Spending(policy, own, pacing),
-        scale_progress(progress, 0.7, 1.0),
-    )
-    thresholds, limited = judge(paid, objective, uncertain=True)
-    expected = add_confusions([one.confusion(thresholds) for one in counts])
-    return MemoryPlan(components, thresholds, expected, limited, pacing)
+    spending = _Spending(policy, own, pacing)
+    frugal = [] if pacing is not None else _spare_books(parts, books)
+    plans = []
+    for tried in [books, frugal] if frugal else [books]:
+        paid = count_held_out(
+            parts, fits, tried, statistics, spending, scale_progress(progress, 0.7, 1.0)
+        )
+        thresholds, limited = judge(paid, objective, uncertain=True)
+        if tried is frugal:
+            counts = count_held_out(parts, fits, frugal, statistics)
+        expected = add_confusions([one.confusion(thresholds) for one in counts])
+        components = tuple(map(ComponentMemory, fits.whole, tried))
+        plans.append(MemoryPlan(components, thresholds, expected, limited, pacing))
+    return max(plans, key=lambda plan: objective.value(plan.limited or plan.expected))
 
 
 class _Spending(NamedTuple):
@@ -258,6 +261,28 @@ def _design_books(
         )
         for planned, keys, found in zip(parts.planned, common, beliefs, strict=True)
     ]
+
+
+def _spare_books(parts: PlannedParts, books: Sequence[CandidateBook]) -> list[CandidateBook]:
+    """Return books that draw nothing where the plan without memory draws nothing.
+
+    Candidates draw in every open window, since every symbol helps later. Where nothing is paced,
+    a limit may then be used up by windows in which no draw changes an answer. Without memory the
+    channels of such contexts are constant, and cost nothing. The list is empty if there are none.
+    """
+    found, changed = [], False
+    for book, planned in zip(books, parts.planned, strict=True):
+        contexts = {}
+        for key, blocks in book.contexts.items():
+            made = [channel.channel for _, channel in planned[key].blocks]
+            silent = [bool((own.table == own.table[0]).all()) for own in made]
+            contexts[key] = tuple(
+                (own,) if nothing else block
+                for own, nothing, block in zip(made, silent, blocks, strict=True)
+            )
+            changed = changed or any(silent)
+        found.append(CandidateBook(contexts))
+    return found if changed else []
 
 
 def _join(found: list[Floats] | None) -> Floats:

@@ -41,12 +41,12 @@ from tacit.privacy.mechanisms.optimal.memory.kernels import Singles, Words
 from tacit.privacy.mechanisms.optimal.memory.learning import (
     HALF_LIFE,
     LEVELS,
-    SAMPLED,
     LearnedSteps,
     LearnedThresholds,
     StepLearner,
     ThresholdLearner,
     choose_sample,
+    is_counted,
 )
 from tacit.privacy.mechanisms.optimal.memory.spending import add_prices
 from tacit.privacy.prices import Claim
@@ -118,6 +118,7 @@ class MemoryProtector(Protector):
                     known,
                     run.noise,
                     joint=memory.transitions.joint,
+                    gains=planned.pacing is not None,
                 ),
             )
             for channels, book, known, memory in zip(
@@ -141,8 +142,6 @@ class MemoryProtector(Protector):
         ]
         self._pending: _Pending | None = None
         self._latest: _Latest | None = None
-        for one in self._filters:
-            one.wants_gains = planned.pacing is not None
         # Seeded draws must come in the same order every time.
         self._parallel = run.workers.run if run.noise.private else run_in_turn
         forget = 0.5 ** (run.spec.windows.pane / HALF_LIFE)
@@ -209,16 +208,15 @@ class MemoryProtector(Protector):
         number, questions = len(windows.bits), self._exposure.questions
         result = np.zeros((number, len(questions), windows.bits.shape[2]), np.uint64)
         result[:, self._exact] = windows.bits[:, self._exact_columns]
-        codes = np.zeros((number, len(questions), len(slots)), np.uint8)
-        parts = np.zeros((-(-len(slots) // 64) * 64, self._columns[-1]), np.float32)
+        levels = StatedLevels(self._terms, (number, len(questions), len(slots)))
+        parts = np.empty((-(-len(slots) // 64) * 64, self._columns[-1]), np.float32)
+        parts[len(slots) :] = 0  # rows that fill the last word are read, too
         pending, self._pending = self._pending, None
         stretches = _divide(len(slots))
         for window in range(number):
             number_in_schedule = windows.closed.first + window
-            registered = memory.is_registered(slots, number_in_schedule)
-            # The number of registered subjects is public; that of slots may not be.
-            step_size = choose_sample(int(np.count_nonzero(registered)), SAMPLED)
-            sampled = registered & memory.is_sampled(slots, number_in_schedule, step_size)
+            counted = is_counted(number_in_schedule)
+            sampled = _sample(memory, slots, number_in_schedule, counted=counted)
             if pending is not None and number == 1 and _same(pending, windows, own):
                 found: Sequence[tuple[Prediction, ...] | None] = pending.predicted
                 predict = None
@@ -233,11 +231,10 @@ class MemoryProtector(Protector):
                 [BeliefState.like(state) for state in states],
                 [part[window] for part in values],
                 silent,
-                pack_slots(registered),
+                pack_slots(sampled),
                 thresholds.thresholds[self._terms.queries],
                 parts,
                 dense,
-                codes[window],
             )
             done = self._parallel(
                 [
@@ -248,26 +245,12 @@ class MemoryProtector(Protector):
             if own is not None:
                 dense = _spread_bits(dense, slots, result.shape[2])
             result[window, self._terms.queries] = dense[self._terms.queries]
-            learned = self._parallel(
-                [
-                    partial(
-                        self._learn,
-                        place,
-                        learned[place],
-                        states[place],
-                        [
-                            (rows, predicted[place], updated[place])
-                            for rows, (predicted, updated, _) in zip(stretches, done, strict=True)
-                        ],
-                        sampled,
-                        number_in_schedule,
-                    )
-                    for place in range(len(self._filters))
-                ]
-            )
+            levels.add(window, parts)
+            if counted:
+                learned = self._learn(learned, stretches, step, done, sampled, number_in_schedule)
             states = step.after
             thresholds = self._threshold_learner.learn(
-                thresholds, np.sum([levels for *_, levels in done], axis=0), number_in_schedule
+                thresholds, np.sum([one.counts for one in done], axis=0), number_in_schedule
             )
         for place, (state, steps) in enumerate(zip(states, learned, strict=True)):
             for name, array in (state.to_arrays() | steps.to_arrays()).items():
@@ -275,7 +258,7 @@ class MemoryProtector(Protector):
         for name, array in thresholds.to_arrays().items():
             memory.after[f"{self._name}.{name}"] = array
         self._latest = _Latest(memory.after, states, learned)
-        return result, BeliefCertainty(codes, slots, frozenset(self._exact))
+        return result, BeliefCertainty(levels, slots, frozenset(self._exact))
 
     def _advance(
         self,
@@ -283,11 +266,8 @@ class MemoryProtector(Protector):
         predicted: tuple[Prediction, ...] | None,
         predict: Callable[[slice], tuple[Prediction, ...]] | None,
         step: _Step,
-    ) -> tuple[tuple[Prediction, ...], list[Update], NDArray[np.int64]]:
-        """Draw for a stretch of subjects in one window, and answer all queries about them.
-
-        Return also `[query][level]`: how many answers have each level.
-        """
+    ) -> _Advanced:
+        """Draw for a stretch of subjects in one window, and answer all queries about them."""
         if predicted is None:
             assert predict is not None
             predicted = predict(rows)
@@ -304,41 +284,42 @@ class MemoryProtector(Protector):
             symbols = one.draw(found, values[rows], step.silent[rows])
             given = step.parts[rows], begin, after.take(rows)
             updates.append(one.update(state.take(rows), found, symbols, *given))
-        terms = self._terms
-        levels = np.zeros((len(step.codes), LEVELS), np.int64)
+        counts = np.zeros((len(step.answers), LEVELS), np.int64)
         kernels.answer_queries(
             step.parts,
-            rows.start // 64,
-            -(-rows.stop // 64),
-            terms.columns,
-            terms.firsts,
-            terms.every,
-            terms.queries,
+            rows.start,
+            rows.stop,
+            *self._terms.arrays,
             step.thresholds,
             _LEVELS,
-            step.registered,
+            step.sampled,
             np.empty(64 * self._columns[-1], np.float32),
             np.empty(64, np.int32),
             step.answers,
-            step.codes,
-            levels,
+            counts,
         )
-        return predicted, updates, levels
+        return _Advanced(predicted, updates, counts)
 
     def _learn(
         self,
-        place: int,
-        learned: LearnedSteps,
-        state: BeliefState,
-        done: Sequence[tuple[slice, Prediction, Update]],
+        learned: Sequence[LearnedSteps],
+        stretches: Sequence[slice],
+        step: _Step,
+        done: Sequence[_Advanced],
         sampled: Bits,
         window: int,
-    ) -> LearnedSteps:
-        """Learn from a window, for one component."""
-        learner = self._learners[place]
-        for rows, predicted, updated in done:
-            learner.count(learned, state.take(rows), predicted, updated, sampled[rows])
-        return learner.learn(learned, done[0][1].slot, window)
+    ) -> list[LearnedSteps]:
+        """Learn from some of the subjects of a window, component by component."""
+
+        def learn(place: int) -> LearnedSteps:
+            learner, known = self._learners[place], learned[place]
+            for rows, one in zip(stretches, done, strict=True):
+                predicted, updated = one.predicted[place], one.updated[place]
+                before = step.states[place].take(rows)
+                learner.count(known, before, predicted, updated, sampled[rows])
+            return learner.learn(known, done[0].predicted[place].slot, window)
+
+        return self._parallel([partial(learn, place) for place in range(len(self._filters))])
 
     def _load(
         self, memory: RunMemory, subjects: int
@@ -418,14 +399,22 @@ class _Step(NamedTuple):
     after: list[BeliefState]
     values: Sequence[Words]
     silent: Bits
-    registered: Words
-    """A bit for each subject."""
+    sampled: Words
+    """A bit for each subject: whether something is learned from it."""
     thresholds: NDArray[np.float64]
     """Those of queries about private events."""
     parts: Singles
     """`[row][column]`: how likely each part is, with rows that fill the last word."""
     answers: Columns
-    codes: Codes
+
+
+class _Advanced(NamedTuple):
+    """A window of a stretch of subjects, after its symbols."""
+
+    predicted: tuple[Prediction, ...]
+    updated: list[Update]
+    counts: NDArray[np.int64]
+    """`[query][level]`: how many answers have each level, of subjects that are learned from."""
 
 
 def _divide(rows: int) -> list[slice]:
@@ -448,6 +437,11 @@ class _Terms:
     every: Bits
     """Whether all parts of a query must be true, or any."""
 
+    @property
+    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Bits, NDArray[np.int64]]:
+        """All of them, for kernels."""
+        return self.columns, self.firsts, self.every, self.queries
+
     @classmethod
     def of(cls, questions: Sequence[Question], begins: Sequence[int]) -> _Terms:
         """Return the terms of these questions, for columns of components that begin there."""
@@ -466,6 +460,23 @@ def _spread_bits(answers: Columns, slots: NDArray[np.int64], words: int) -> Colu
     bits = np.zeros((len(answers), words * 64), np.uint8)
     bits[:, slots] = np.unpackbits(octets, axis=1, bitorder="little", count=len(slots))
     return np.packbits(bits, axis=1, bitorder="little").view("<u8").astype(np.uint64, copy=False)
+
+
+def _sample(
+    memory: RunMemory, slots: NDArray[np.int64], window: int, *, counted: bool
+) -> NDArray[np.bool_]:
+    """Return the subjects from which something is learned in a window.
+
+    If there are many, nothing is learned from windows in which no steps are counted.
+    """
+    registered = memory.is_registered(slots, window)
+    # The number of registered subjects is public; that of slots may not be.
+    step = choose_sample(int(np.count_nonzero(registered)))
+    if step == 1:
+        return registered
+    if not counted:
+        return np.zeros(len(slots), np.bool_)
+    return registered & memory.is_sampled(slots, window, step)
 
 
 def _same(pending: _Pending, windows: WindowBits, own: Bits | None) -> bool:
@@ -494,12 +505,44 @@ def _list_slots(windows: WindowBits, own: Bits | None) -> NDArray[np.int64]:
     return np.arange(windows.slots) if own is None else np.flatnonzero(own)
 
 
+class StatedLevels:
+    """The level of each query's probability, among `CONFIDENCES`.
+
+    The levels of a single window are found when they are asked for.
+    """
+
+    def __init__(self, terms: _Terms, shape: tuple[int, int, int]) -> None:
+        self._terms = terms
+        self._found = np.zeros(shape, np.uint8)
+        self._parts: Singles | None = None
+
+    def add(self, window: int, parts: Singles) -> None:
+        """Add a window; `parts[row][column]` are the probabilities of parts."""
+        if len(self._found) > 1:
+            self._find(window, parts)
+        else:
+            self._parts = parts
+
+    def _find(self, window: int, parts: Singles) -> None:
+        columns = np.empty(64 * parts.shape[1], np.float32)
+        places = np.empty(64, np.int32)
+        found = self._found[window]
+        kernels.find_levels(parts, *self._terms.arrays, _LEVELS, columns, places, found)
+
+    @property
+    def codes(self) -> Codes:
+        """`[window][query][subject]`"""
+        if self._parts is not None:
+            self._find(0, self._parts)
+            self._parts = None
+        return self._found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BeliefCertainty(Certainty):
     """How likely each query is, for some of the subjects."""
 
-    codes: Codes
-    """`[window][query][subject]`: the level of the probability, among `CONFIDENCES`."""
+    levels: StatedLevels
     slots: NDArray[np.int64]
     exact: frozenset[int]
     """The queries that no private event can change."""
@@ -514,5 +557,5 @@ class BeliefCertainty(Certainty):
         begin, end = np.searchsorted(self.slots, [slots.start, slots.stop])
         own = self.slots[begin:end] - slots.start
         if len(own):
-            likely[:, own] = CONFIDENCES[self.codes[windows, query, begin:end]]
+            likely[:, own] = CONFIDENCES[self.levels.codes[windows, query, begin:end]]
         return np.where(answers, likely, 1 - likely)
