@@ -7,7 +7,6 @@ waiting for those that are idle.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NotRequired, Protocol, TypedDict
@@ -135,9 +134,6 @@ class Reader:
 
     Unreadable lines and refused rows go to the dead letters. With `resumable` the run can continue
     after a stop: then a pipe, which cannot be read again, is treated as a live source.
-
-    Sources are read ahead. With `rejected`, batches with unreadable lines go there instead of to
-    the dead letters, with the number of rows up to their ends.
     """
 
     def __init__(
@@ -150,7 +146,6 @@ class Reader:
         positions: Mapping[str, Position] | None = None,
         dead_letters: DeadLetters | None = None,
         resumable: bool = True,
-        rejected: deque[tuple[int, Batch]] | None = None,
     ) -> None:
         self.inputs = inputs
         self.dead_letters = dead_letters or DeadLetters()
@@ -158,7 +153,6 @@ class Reader:
         """Lines that could not be read."""
         self.status = [InputStatus(one.stream, one.source.name) for one in inputs]
         """How far each input is read."""
-        self._rejected = rejected
         self._streams = streams
         self._extractor = extractor
         self._future = future
@@ -403,7 +397,7 @@ class Reader:
             skip = 0  # partitions are read after all rows at the token
         reported = None if position is None else position.get("lines")
         token, since, lines = None, 0, 0
-        for batch in self._batches(number, skip):
+        for batch in self._batches(number):
             if batch.partitions:
                 yield self._divide(number, batch, places)
                 continue
@@ -430,7 +424,7 @@ class Reader:
                     rest.places,
                     rest.raw,
                     place,
-                    rejected=batch.rejected[done:] if self._rejected is None else (),
+                    rejected=batch.rejected[done:],
                 )
             since += count
             lines += len(batch.rejected)
@@ -471,39 +465,20 @@ class Reader:
                 numbers=batch.places[begin : part.end],
                 raw=None if batch.raw is None else batch.raw.slice(begin, count),
                 position=place,
-                rejected=part.rejected if self._rejected is None else (),
+                rejected=part.rejected,
             )
             parts.append(RowsOfPartition(part.name, begin, part.end, rows, part.awaited))
         return replace(whole, partitions=tuple(parts))
 
-    def _batches(self, number: int, known: int) -> Iterator[Batch]:
-        """Yield the batches of a source, and pass on those with unreadable lines if asked to.
-
-        Those among the first `known` rows were passed on before.
-        """
+    def _batches(self, number: int) -> Iterator[Batch]:
+        """Yield the batches of a source."""
         input_, extractor = self.inputs[number], self._extractor
         columns = extractor.columns(input_.stream)
         types = extractor.column_types(input_.stream, input_.source)
         keys = [self._streams[input_.stream].subject]
         for batch in input_.source.batches(columns, keys, types):
-            rows = batch.table.num_rows
-            before, known = known, known - rows
-            if self._rejected is not None:
-                found = _gather_rejected(batch) if batch.partitions else batch
-                fresh = list_lines_after(found, before)
-                if known <= 0 and fresh:
-                    self.unreadable += len(fresh)
-                    self._rejected.append((-known, replace(found, rejected=fresh)))
             yield batch
             self._read[number] = batch.position
-
-
-def list_lines_after(batch: Batch, rows: int) -> tuple[Rejected, ...]:
-    """Return the unreadable lines of a batch that come after its first `rows` rows."""
-    if rows <= 0 or rows > batch.table.num_rows:
-        return batch.rejected
-    last = int(batch.number_rows(np.array([rows - 1]))[0])
-    return tuple(line for line in batch.rejected if line.place > last)
 
 
 def check_different(inputs: Sequence[Input], *, resumable: bool) -> None:
@@ -540,12 +515,6 @@ def _find_place(rows: Rows, position: ReadPosition, taken: int) -> tuple[int, in
     token = int(rows.numbers[taken])
     first = int(rows.numbers.searchsorted(token))
     return token, taken - first + (position.before if not first else 0)
-
-
-def _gather_rejected(batch: Batch) -> Batch:
-    return replace(
-        batch, rejected=tuple(line for part in batch.partitions for line in part.rejected)
-    )
 
 
 def _keys(inputs: Sequence[Input]) -> list[str]:

@@ -20,13 +20,13 @@ from tacit.engines.sharded.batches import ShardBatch
 from tacit.engines.sharded.job import ShardedJob
 from tacit.engines.sharded.reader import PartitionReader
 from tacit.engines.sharded.saved_state import SavedState
-from tacit.engines.sharded.shard import Shard
+from tacit.engines.sharded.shard import ShardGroup
 from tacit.errors import StateError
 from tacit.spec.yaml_reader import loads
 from tests.engines.sharded.simulated import made
 from tests.engines.sharded.test_sharded import SLIDING, SPEC, written
 
-MARK = len(b"tacit state 2\n\0\0")
+MARK = len(b"tacit state 3\n\0\0")
 
 
 class Exploit:
@@ -122,11 +122,15 @@ def test_what_is_no_object_or_has_wild_offsets_is_refused() -> None:
 def states(folder: Path, text: str) -> tuple[ShardedJob, bytes, bytes]:
     """A job, and the states of a reader and of its shard in the middle of the way."""
     job = made(loads(text), written(folder, 3, 2, 400), 1)
-    readers, shard = [PartitionReader(job, number) for number in range(2)], Shard(job, 0)
+    readers, shard = [PartitionReader(job, number) for number in range(2)], ShardGroup(job, [0])
     for reader in readers:
         for _, given in reader.step().batches:
-            list(shard.take(given))
-    return job, readers[0].state(), shard.state()
+            list(shard.take(ShardBatch.from_bytes(given)))
+    return job, readers[0].state(), shard.states()[0]
+
+
+def restored(job: ShardedJob, state: bytes) -> ShardGroup:
+    return ShardGroup(job, [0], [SavedState.from_bytes(state)])
 
 
 def changed(state: bytes, name: str, change: Callable[[Any], Any]) -> bytes:
@@ -147,7 +151,7 @@ def test_a_state_that_does_not_fit_its_job_is_refused(tmp_path: Path, text: str)
     job, reader, shard = states(tmp_path, text)
     assert SavedState.from_bytes(shard).frames
     PartitionReader(job, 0, reader)
-    Shard(job, 0, shard)
+    restored(job, shard)
     for name, change in (
         ("clock", lambda clock: clock[:2]),
         ("clock", lambda clock: clock.astype(np.float64)),
@@ -179,14 +183,15 @@ def test_a_state_that_does_not_fit_its_job_is_refused(tmp_path: Path, text: str)
         ]
     for name, change in wrong:
         with pytest.raises(StateError):
-            Shard(job, 0, changed(shard, name, change))
+            restored(job, changed(shard, name, change))
 
 
 def piece(**other: Any) -> ShardBatch:
     attributes = pa.RecordBatch.from_pydict({"level": [1, 2]})
     numbers = np.arange(2)
     made = ShardBatch(
-        0, 0, 5, 6, 7, False, False, numbers.astype(np.int32), numbers,
+        0, 0, 5, 6, 7, False, False, np.zeros(1, np.int32), np.full(1, 2),
+        numbers.astype(np.int32), numbers,
         numbers.astype(np.uint64).reshape(2, 1), attributes,
     )  # fmt: skip
     return replace(made, **other)
@@ -226,4 +231,4 @@ def test_a_piece_that_does_not_fit_its_shard_is_refused(
 ) -> None:
     job = made(loads(SPEC), written(tmp_path, 3, 1, 100), 1)
     with pytest.raises(StateError, match="does not fit this job"):
-        list(Shard(job, 0).take(piece(**other).to_bytes()))
+        list(ShardGroup(job, [0]).take(ShardBatch.from_bytes(piece(**other).to_bytes())))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 from tacit.errors import StateError
 
@@ -65,3 +66,36 @@ class BytesState:
     def save(self, make: Callable[[], bytes]) -> None:
         """Save the result of `make`, which is called when Flink needs it."""
         self._text.update(LazyText(make))
+
+
+class KeyedStates:
+    """Bytes that are stored in Flink under several keys, which must belong to this task.
+
+    A batch is for all shards of a task, but Flink shows a function only the state of the key that
+    the batch was sent to. PyFlink has no public way to choose another key.
+    """
+
+    def __init__(self, context: Any, descriptor: Any) -> None:
+        self._backend = context._keyed_state_backend
+        self._bytes = BytesState(context.get_state(descriptor))
+
+    def load(self, key: int) -> bytes | None:
+        """Load what was saved under a key."""
+        with self._selected(key):
+            return self._bytes.load()
+
+    def save(self, key: int, make: Callable[[], bytes]) -> None:
+        """Save the result of `make`, which is called when Flink needs it."""
+        with self._selected(key):
+            self._bytes.save(make)
+
+    @contextmanager
+    def _selected(self, key: int) -> Iterator[None]:
+        from pyflink.common import Row
+
+        current = self._backend.get_current_key()
+        self._backend.set_current_key(Row(key))
+        try:
+            yield
+        finally:
+            self._backend.set_current_key(current)

@@ -30,9 +30,11 @@ from tacit.windows.panes import choose_capacity
 
 _FORMAT: Final = 2
 _PLAIN, _ARRAYS, _VERSION = "job.json", "job.npz", "terms"
-_RING_BYTES: Final = 256 << 10
-"""The most memory for open windows of a shard beyond the necessary ones: they are written with
-every checkpoint.
+_PARTS: Final = 16
+"""Open windows are divided into at least so many parts to see how much memory they take."""
+_RING_BYTES: Final = 4 << 20
+"""The most memory for open windows beyond the necessary ones: they are written with every
+checkpoint.
 """
 
 
@@ -114,10 +116,11 @@ class ShardedJob:
     def capacity(self) -> int:
         """How many panes a reader may be ahead of its closed ones, and a shard can hold."""
         windows = self.version.spec.windows
-        members = -(-len(self.subjects) // self.shards)
+        subjects = len(self.subjects)
+        members = -(-subjects // max(self.shards, _PARTS))
         needed = -(-windows.lateness // windows.pane) + 2
         held = choose_capacity(windows.pane, windows.lateness, members, self.words, windows.panes)
-        affordable = _RING_BYTES // max(1, members * self.words * 8)
+        affordable = _RING_BYTES // max(1, subjects * self.words * 8)
         return max(needed + 2, min(held, affordable))
 
     def write(self, folder: Path) -> None:

@@ -26,7 +26,7 @@ from numpy.typing import DTypeLike, NDArray
 from tacit.errors import StateError
 from tacit.pipeline.window_state import select_prefix
 
-_MARK: Final = b"tacit state 2\n\0\0"
+_MARK: Final = b"tacit state 3\n\0\0"
 _DIGEST: Final = 32
 _SIZE: Final = 8
 _CODEC: Final = pa.Codec("zstd", 1)
@@ -129,9 +129,9 @@ def check_array(
     return part
 
 
-def check_places(name: str, places: NDArray[Any], stop: int) -> None:
-    """Raise StateError unless all places are in `[0, stop)`."""
-    if len(places) and not (int(places.min()) >= 0 and int(places.max()) < stop):
+def check_places(name: str, places: NDArray[Any], stop: int, least: int = 0) -> None:
+    """Raise StateError unless all places are in `[least, stop)`."""
+    if len(places) and not (int(places.min()) >= least and int(places.max()) < stop):
         raise StateError(
             f"'{name}' in the state of a reader or shard does not fit this job: expected places"
             f" below {stop}. {_WHAT_TO_DO.capitalize()}"
