@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 from collections.abc import Callable
@@ -47,10 +48,12 @@ def sealed(archive: bytes) -> bytes:
     return mark + sha256(content).digest() + content
 
 
-def archived(**parts: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=True, **parts)
-    return buffer.getvalue()
+def archived(plain: Any, **parts: tuple[str, list[int], bytes]) -> bytes:
+    """An archive of parts that have these types, shapes and bytes."""
+    listed = [(name, kind, shape) for name, (kind, shape, _) in parts.items()]
+    head = json.dumps({"plain": plain, "parts": listed}).encode()
+    content = b"".join(part for *_, part in parts.values())
+    return len(head).to_bytes(8, "little") + head + content
 
 
 def test_what_was_saved_comes_back() -> None:
@@ -73,9 +76,10 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
     exploit = pickle.dumps(Exploit(proof))
     with pytest.raises(StateError, match="expected the state of a reader or shard"):
         SavedState.from_bytes(exploit)
-    objects = archived(plain=np.array(Exploit(proof), dtype=object))
-    beside = archived(plain=np.frombuffer(b"{}", np.uint8), other=np.array([Exploit(proof)]))
-    for archive in (exploit, objects, beside):
+    objects = archived({}, other=("|O", [1], exploit[:8]))
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=True, plain=np.array([Exploit(proof)]))
+    for archive in (exploit, objects, buffer.getvalue()):
         with pytest.raises(StateError, match="cannot be read"):
             SavedState.from_bytes(sealed(archive))
     with pytest.raises(StateError, match="expected a batch"):
@@ -103,9 +107,19 @@ def test_state_cut_short_or_changed_is_refused() -> None:
 
 
 def test_what_is_no_object_or_has_wild_offsets_is_refused() -> None:
-    octets = np.frombuffer(b"[1]", np.uint8)
     with pytest.raises(StateError, match="cannot be read"):
-        SavedState.from_bytes(sealed(archived(plain=octets)))
+        SavedState.from_bytes(sealed(archived([1])))
+    assert SavedState.from_bytes(sealed(archived({}, **{"array.a": ("|u1", [2], b"ab")}))).arrays
+    for kind, shape, content in (
+        ("|u1", [2], b"a"),
+        ("|u1", [2], b"abc"),
+        ("|u1", [-1], b"ab"),
+        (">u4", [1], b"abcd"),
+        ("<U1", [1], b"abcd"),
+    ):
+        damaged = archived({}, **{"array.a": (kind, shape, content)})
+        with pytest.raises(StateError, match="cannot be read"):
+            SavedState.from_bytes(sealed(damaged))
     text = pa.array(["ab", "cd"])
     offsets = np.array([0, 1 << 20, 4], np.int32)  # what a quick look does not see
     wild = pa.StringArray.from_buffers(2, pa.py_buffer(offsets), text.buffers()[2])
@@ -113,10 +127,10 @@ def test_what_is_no_object_or_has_wild_offsets_is_refused() -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    rows = np.frombuffer(sink.getvalue(), np.uint8)
-    plain = np.frombuffer(b"{}", np.uint8)
+    rows = sink.getvalue().to_pybytes()
+    frame = archived({}, **{"frame.rows": ("|u1", [len(rows)], rows)})
     with pytest.raises(StateError, match="cannot be read"):
-        SavedState.from_bytes(sealed(archived(plain=plain, **{"frame.rows": rows})))
+        SavedState.from_bytes(sealed(frame))
 
 
 def states(folder: Path, text: str) -> tuple[ShardedJob, bytes, bytes]:

@@ -37,6 +37,7 @@ from pyflink.datastream import (
 from pyflink.datastream.connectors.file_system import BucketAssigner, FileSink, RollingPolicy
 from pyflink.datastream.state import ValueStateDescriptor
 from pyflink.java_gateway import get_gateway
+from pyflink.util.java_utils import get_field
 
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.job_status import JobStatus
@@ -56,6 +57,10 @@ READER: Final = ValueStateDescriptor("reader", Types.STRING())
 DUE: Final = ValueStateDescriptor("due", Types.LONG())
 """The time of a reader's next turn, in milliseconds since 1970."""
 SHARD: Final = ValueStateDescriptor("shard", Types.STRING())
+_SHARDS_BUNDLE: Final = 1000
+"""Milliseconds for which batches to shards may be kept together. After them the states of all
+shards are written. What shards report is seen with the next checkpoint in any case.
+"""
 _SOON: Final = 1
 _TURN: Final = 0.1
 """Seconds of a reader's turn."""
@@ -88,6 +93,7 @@ def build(
         .name("shards")
         .uid("shards")
     )
+    _set_bundle_time(result, _SHARDS_BUNDLE)
     sink = (
         FileSink.for_row_format(folders.staged.as_uri(), Encoder.simple_string_encoder())
         .with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
@@ -95,6 +101,20 @@ def build(
         .build()
     )
     result.sink_to(sink).name("staged").uid("staged")
+
+
+def _set_bundle_time(stream: DataStream, milliseconds: int) -> None:
+    """Set for one operator how long Flink may keep its input and output together.
+
+    PyFlink has this setting for a whole job only.
+    """
+    operator = stream._j_data_stream.getTransformation().getOperator()
+    field = get_field(operator.getClass(), "config")
+    configuration = get_gateway().jvm.org.apache.flink.configuration.Configuration(
+        operator.getConfiguration()
+    )
+    configuration.setString("python.fn-execution.bundle.time", str(milliseconds))
+    field.set(operator, configuration)
 
 
 def _ticks(env: StreamExecutionEnvironment) -> DataStream:
