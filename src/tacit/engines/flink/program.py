@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,9 +57,10 @@ READER: Final = ValueStateDescriptor("reader", Types.STRING())
 DUE: Final = ValueStateDescriptor("due", Types.LONG())
 """The time of a reader's next turn, in milliseconds since 1970."""
 SHARD: Final = ValueStateDescriptor("shard", Types.STRING())
-_SHARDS_BUNDLE: Final = 1000
+_SHARDS_BUNDLE: Final = 10_000
 """Milliseconds for which batches to shards may be kept together. After them the states of all
-shards are written. What shards report is seen with the next checkpoint in any case.
+shards are written. A checkpoint comes sooner as a rule, and what shards report is seen with the
+next checkpoint in any case.
 """
 _SOON: Final = 1
 _TURN: Final = 0.1
@@ -253,7 +254,6 @@ class ShardFunction(KeyedProcessFunction):  # type: ignore[misc]
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Start, or restart after a failure; the states are read when the first batch comes."""
-        self._states = KeyedStates(runtime_context, SHARD)
         self._worker: ShardWorker | None = None
         self._own = divide_shards(
             self._keys,
@@ -261,17 +261,22 @@ class ShardFunction(KeyedProcessFunction):  # type: ignore[misc]
             runtime_context.get_max_number_of_parallel_subtasks(),
             runtime_context.get_number_of_parallel_subtasks(),
         )[runtime_context.get_index_of_this_subtask()]
+        keys = [self._keys[shard] for shard in self._own]
+        self._states = KeyedStates(runtime_context, SHARD, keys)
 
     def process_element(
         self, value: tuple[int, bytes], _: KeyedProcessFunction.Context
     ) -> Iterator[Any]:
         """Process a batch of a partition, or pass a reader's message on to the driver."""
         if self._worker is None:
-            states = {shard: self._states.load(self._keys[shard]) for shard in self._own}
+            states = dict(zip(self._own, self._states.load(), strict=True))
             self._worker = ShardWorker(_job(self._root), states)
         yield from self._worker.take(bytes(value[1]))
-        for shard in self._own:
-            self._states.save(self._keys[shard], partial(self._worker.state, shard))
+        self._states.save(self._state_of)
+
+    def _state_of(self, place: int) -> bytes:
+        assert self._worker is not None, "states are saved after a batch"
+        return self._worker.state(self._own[place])
 
 
 class ReleaserFunction(ProcessFunction):  # type: ignore[misc]
