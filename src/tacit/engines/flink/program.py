@@ -48,7 +48,7 @@ from tacit.engines.flink.states import BytesState, KeyedStates
 from tacit.engines.flink.worker_guard import end_with_taskmanager
 from tacit.engines.sharded.job import ShardedJob
 from tacit.engines.sharded.lines import DEAD_LETTERS
-from tacit.engines.sharded.reader import PartitionReader
+from tacit.engines.sharded.reader import IDLE_SECONDS, PartitionReader
 from tacit.engines.sharded.worker import ShardWorker
 
 BATCH: Final = Types.TUPLE([Types.INT(), Types.PRIMITIVE_ARRAY(Types.BYTE())])
@@ -65,6 +65,8 @@ next checkpoint in any case.
 _SOON: Final = 1
 _TURN: Final = 0.1
 """Seconds of a reader's turn."""
+_PAUSE: Final = 0.02
+"""Seconds between the turns of readers that have nothing to read, for each reader of a task."""
 _AHEAD: Final = 16
 """The most windows that a reader may be ahead: early tuples are stored in the shards' states."""
 _HELD_BACK: Final = 20
@@ -207,6 +209,7 @@ class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
             job, state = _job(self._root), self._state.load()
             self._readers[number] = PartitionReader(job, number, state, self._lanes)
         reader, messenger = self._readers[number], self._lanes[0][0]
+        reader.patience = IDLE_SECONDS / len(self._readers)  # the others wait meanwhile
         counts = reader.counts
         end = time.monotonic() + _TURN
         wait: int | None = _SOON
@@ -220,13 +223,19 @@ class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
             if step.dead_letters:
                 yield messenger, DEAD_LETTERS + step.dead_letters
             if step.done or step.wait:
-                wait = None if step.done else int(step.wait * 1000)
+                pause = max(step.wait, _PAUSE * len(self._readers))
+                wait = None if step.done else int(pause * 1000)
                 break
         self._report(number, reader)
         if reader.counts != counts:
             yield messenger, reader.counts.to_line().encode()
         self._state.save(reader.state)
         self._schedule(ctx, wait)
+
+    def close(self) -> None:
+        """Close all sources, so that no connection outlives its task."""
+        for reader in self._readers.values():
+            reader.close()
 
     def _is_too_far_ahead(self, reader: PartitionReader) -> bool:
         most = min(_AHEAD, _job(self._root).capacity)

@@ -98,10 +98,10 @@ def divide_windows(
         order, starts = ranges.group(frame["slot"].to_numpy())
         ordered = frame[order]
         for place, (_, rows) in enumerate(parts):
-            part = ordered[starts[place] : starts[place + 1]]
-            if len(part):
+            begin, end = int(starts[place]), int(starts[place + 1])
+            if begin < end:
                 less = (pl.col("slot") - edges[place]).cast(pl.Int32)
-                rows[name] = part.with_columns(less)
+                rows[name] = ordered.slice(begin, end - begin).with_columns(less)
     return parts
 
 

@@ -28,7 +28,7 @@ from tacit.privacy.noise import Noise
 from tacit.privacy.prices import Claim
 from tacit.windows.panes import choose_capacity
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _PLAIN, _ARRAYS, _VERSION = "job.json", "job.npz", "terms"
 _PARTS: Final = 16
 """Open windows are divided into at least so many parts to see how much memory they take."""
@@ -40,12 +40,14 @@ checkpoint.
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A source that is read separately, in its own order."""
+    """A source, or a share of its partitions, that is read separately, in its own order."""
 
     stream: str
     source: str
     """Its name, for `open_input`."""
     follow: bool = False
+    share: tuple[int, int] | None = None
+    """If the source has partitions of its own: every so many of them, from this number on."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,9 @@ class ShardedJob:
         plain = {
             "format": _FORMAT,
             "digest": self.version.digest,
-            "partitions": [(one.stream, one.source, one.follow) for one in self.partitions],
+            "partitions": [
+                (one.stream, one.source, one.follow, one.share) for one in self.partitions
+            ],
             "shards": self.shards,
             "protected": self.protected,
             "idle": self.idle,
@@ -180,7 +184,10 @@ class ShardedJob:
                 version,
                 Subjects.from_state(named),
                 arrays["ids"],
-                tuple(Partition(*one) for one in plain["partitions"]),
+                tuple(
+                    Partition(stream, source, follow, None if share is None else tuple(share))
+                    for stream, source, follow, share in plain["partitions"]
+                ),
                 plain["shards"],
                 plain["protected"],
                 plain["idle"],

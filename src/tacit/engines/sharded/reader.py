@@ -33,7 +33,7 @@ from tacit.pipeline.reader import Input, Position, Positions, Reader, RegistryEx
 from tacit.windows.clock import NONE, TAKEN, Clock, Verdicts
 
 IDLE_SECONDS: Final = 0.05
-"""Seconds that a reader waits for tuples before it yields to others."""
+"""Seconds between two looks of a reader for new tuples."""
 
 
 @dataclass
@@ -69,6 +69,10 @@ class PartitionReader:
         self._number = number
         source = open_input(partition.source, follow=partition.follow)
         source.separate_by(self.spec.streams[partition.stream].delimiter)
+        if partition.share is not None:
+            source.take_share(*partition.share)
+        self.patience = IDLE_SECONDS
+        """Seconds that a step waits for tuples."""
         self._input = Input(partition.stream, source)
         windows = self.spec.windows
         self._clock = Clock.initial(
@@ -89,7 +93,7 @@ class PartitionReader:
             positions=positions,
             dead_letters=self._dead_letters,
         )
-        self._batches = self._reader.read(lambda: IDLE_SECONDS)
+        self._batches = self._reader.read(lambda: self.patience)
         self._last_tuple = time.monotonic()
 
     # Steps
@@ -137,6 +141,10 @@ class PartitionReader:
             self._idle = self._was_idle = True
             step.batches = list(self._progress_batches())
         step.wait = IDLE_SECONDS
+
+    def close(self) -> None:
+        """Close the source; nothing is read any more."""
+        self._batches.close()
 
     def state(self) -> bytes:
         """Return the state, to continue from in any process."""

@@ -64,7 +64,8 @@ class SavedState:
                 *(np.ascontiguousarray(part).tobytes() for part in parts.values()),
             ]
         )
-        content = len(whole).to_bytes(_SIZE, "little") + _CODEC.compress(whole, asbytes=True)
+        packed = bytes(_CODEC.compress(whole, asbytes=True))
+        content = len(whole).to_bytes(_SIZE, "little") + packed
         return _MARK + sha256(content).digest() + content
 
     @classmethod
