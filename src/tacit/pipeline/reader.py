@@ -165,6 +165,8 @@ class Reader:
         self._receipts: dict[tuple[int, str | None], Any] = {}
         """What to acknowledge, by the number of the input and the partition."""
         self._acknowledged: dict[tuple[int, str | None], Any] = {}
+        self._awaited: dict[tuple[int, str], bool] = {}
+        """Whether a source expects more of a partition, by the number of the input and its name."""
         self.live = any(
             input_.source.live or (resumable and input_.source.once) for input_ in inputs
         )
@@ -179,6 +181,11 @@ class Reader:
     def listening(self) -> bool:
         """Whether every source receives the tuples that are sent from now on."""
         return all(input_.source.listening for input_ in self.inputs)
+
+    @property
+    def awaiting(self) -> bool:
+        """Whether tuples that were sent before may still arrive: a broker has to be asked first."""
+        return not self.listening or any(self._awaited.values())
 
     @property
     def share(self) -> float:
@@ -345,6 +352,7 @@ class Reader:
                 part.rows,
             )
             # Where windows close by the clock, waiting would only make tuples late.
+            self._awaited[number, part.name] = part.awaited
             awaited = part.awaited and self._extractor.jumps is not None
             partitions.add(number, part.name, own, awaited=awaited)
         yield from partitions.pop()

@@ -34,6 +34,8 @@ from tacit.windows.clock import NONE, TAKEN, Clock, Verdicts
 
 IDLE_SECONDS: Final = 0.05
 """Seconds between two looks of a reader for new tuples."""
+_AWAY_SECONDS: Final = 60.0
+"""Seconds for which the others wait at least for a source that does not answer."""
 
 
 @dataclass
@@ -136,7 +138,10 @@ class PartitionReader:
             return
         if batch is not None:  # unreadable lines, or the position in a partition without tuples
             self._reader.advance(batch, 0)
-        idle = time.monotonic() - self._last_tuple > self._job.idle / 1_000_000
+        silence = time.monotonic() - self._last_tuple
+        idle = silence > self._job.idle / 1_000_000
+        if self._reader.awaiting:  # it may have tuples, and was not asked or has not answered yet
+            idle = silence > max(self._job.idle / 1_000_000, _AWAY_SECONDS)
         if idle and not self._idle:
             self._idle = self._was_idle = True
             step.batches = list(self._progress_batches())
