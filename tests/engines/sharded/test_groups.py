@@ -128,3 +128,17 @@ def test_a_line_names_many_shards_in_few_characters() -> None:
     for text in ("3,1 finished", "2-1 finished", "x finished", "-1 finished"):
         with pytest.raises(StateError, match="damaged"):
             ShardLine.from_line(text)
+
+
+def test_after_a_restart_an_idle_partition_is_awaited_again(tmp_path: Path) -> None:
+    """It may have sent something meanwhile, and its reader may be the last to start."""
+    spec = loads(SPEC + "subjects: [p0, p1, p2, p3, p4, p5, p6, p7]\n")
+    job = made(spec, written(tmp_path, 3, 2, 50), 2)
+    worker = ShardWorker(job, {0: None, 1: None})
+    told = [*worker.take(progress(job, 0, 3)), *worker.take(progress(job, 1, 3, idle=True))]
+    told += worker.take(progress(job, 0, 7))
+    assert len(told) == 6
+    again = ShardWorker(job, {n: worker.state(n) for n in (0, 1)})
+    assert not list(again.take(progress(job, 0, 12)))
+    assert len(list(again.take(progress(job, 1, 9)))) == 2
+    assert len(list(again.take(progress(job, 1, 9, idle=True)))) == 3

@@ -156,7 +156,6 @@ class PartitionReader:
         kept = {
             "positions": self._reader.positions,
             "done": self._done,
-            "idle": self._idle,
             "was idle": self._was_idle,
             "taken": self._taken,
             "refused": self._refused,
@@ -168,7 +167,7 @@ class PartitionReader:
         saved, clock = SavedState.from_bytes(state), self._clock.state
         with restoring():
             kept = saved.plain
-            self._done, self._idle = bool(kept["done"]), bool(kept["idle"])
+            self._done = bool(kept["done"])
             self._was_idle = bool(kept["was idle"])
             self._taken = int(kept["taken"])
             self._refused.update({reason: int(n) for reason, n in kept["refused"].items()})
