@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tacit.engines.sharded.job import ShardedJob
 from tests.connectors.checks import tuples
 from tests.connectors.kafka_ends import KafkaFeed, KafkaReceiver, config
 from tests.connectors.test_kafka_runs import SPEC, detected, wait
@@ -16,12 +17,13 @@ from tests.services import Kafka
 __all__ = ["config"]  # a fixture
 
 
-def test_a_job_from_kafka_to_kafka_is_stopped_and_resumed_with_another_parallelism(
+def test_a_job_from_kafka_to_kafka_is_killed_and_stopped_and_resumed_with_another_parallelism(
     kafka: Kafka, config: Path, tmp_path: Path
 ) -> None:
-    """Another source sends two tuples and then nothing: the job waits for it only so long.
+    """The partitions of a topic have readers of their own, and one more is added.
 
-    They are of two subjects, so that the second tuple confirms the first.
+    Another source sends two tuples and then nothing: the job waits for it only so long. They are
+    of two subjects, so that the second tuple confirms the first.
     """
     (tmp_path / "spec.yaml").write_text(SPEC)
     feed, receiver = KafkaFeed(kafka.secure, config), KafkaReceiver(kafka, config)
@@ -38,21 +40,31 @@ def test_a_job_from_kafka_to_kafka_is_stopped_and_resumed_with_another_paralleli
         *("--folder", f"{tmp_path}/job"),
         *("--set", "execution.checkpointing.interval=500 ms"),
     ]
-    halves = ((rows[2:1200], 16, "1"), (rows[1200:], 2400 // 60 - 3, "2"))
-    for half, windows, parallelism in halves:
+    feed.send(rows[2:3])
+    stages = (
+        (rows[3:900], 3, 11, "2", signal.SIGKILL),
+        (rows[900:1500], 3, 21, "1", signal.SIGTERM),
+        (rows[1500:], 4, 2400 // 60 - 3, "2", signal.SIGTERM),
+    )
+    for stage, partitions, windows, parallelism, ending in stages:
+        if partitions > KafkaFeed.partitions:
+            feed.add_partitions(partitions)
         with (tmp_path / "log").open("ab") as log:
             started = [*command, "--parallelism", parallelism]
             process = subprocess.Popen(started, stdout=log, stderr=log)
-        for begin in range(0, len(half), 60):
-            for part in range(3):
-                feed.send(half[begin + part : begin + 60 : 3], part)
+        for begin in range(0, len(stage), 60):
+            for part in range(partitions):
+                feed.send(stage[begin + part : begin + 60 : partitions], part)
         try:
             wait(lambda windows=windows: len(receiver.received()) >= 14 * windows, patience=300)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(180) == 0, (tmp_path / "log").read_text()
+            process.send_signal(ending)
+            assert process.wait(180) in (0, -signal.SIGKILL), (tmp_path / "log").read_text()
         finally:
             process.kill()
             process.wait(60)
+    job = ShardedJob.read(tmp_path / "job" / "job")
+    shares = [one.share for one in job.partitions]
+    assert shares == [(0, 3), (1, 3), (2, 3), None]
     assert "resumed" in (tmp_path / "log").read_text()
     found = receiver.received()
     truth = detected(tmp_path, rows)

@@ -31,6 +31,7 @@ from tacit.errors import EngineError
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
 from tacit.spec.yaml_reader import loads
+from tests.engines.sharded.simulated import made
 from tests.engines.sharded.test_saved_state import Exploit
 from tests.engines.sharded.test_sharded import SPEC
 
@@ -44,6 +45,19 @@ class Context:
 
     def __init__(self) -> None:
         self.coders: list[Any] = []
+        self._keyed_state_backend = None
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        """How many tasks there are."""
+        return 1
+
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        """How many key groups there are."""
+        return 128
+
+    def get_index_of_this_subtask(self) -> int:
+        """The number of this task."""
+        return 0
 
     def get_state(self, descriptor: Any) -> None:
         """The coder that PyFlink uses for a state."""
@@ -53,10 +67,12 @@ class Context:
 def test_no_state_and_no_message_is_a_pickle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program, "_job", lambda _: None)
+    grown(tmp_path)
+    job = made(loads(SPEC), [("home", tmp_path / "home.jsonl")], 2)
+    monkeypatch.setattr(program, "_job", lambda _: job)
     context = Context()
-    program.ReaderFunction(str(tmp_path), [0]).open(context)
-    program.ShardFunction(str(tmp_path)).open(context)
+    program.ReaderFunction(str(tmp_path), [0], [0, 1]).open(context)
+    program.ShardFunction(str(tmp_path), [0, 1]).open(context)
     assert len(context.coders) == 3
     assert not any(isinstance(one, PickleCoder | CloudPickleCoder) for one in context.coders)
     assert sum(isinstance(one, CharCoder) for one in context.coders) == 2
@@ -70,7 +86,8 @@ def grown(folder: Path) -> Path:
     path = folder / "home.jsonl"
     with path.open("a") as file:
         for n in range(600):
-            file.write(f'{{"who": "p{n % 3}", "at": {1_700_000_000 + n}, "kind": {n % 4}}}\n')
+            row = f'"who": "p{n % 3}", "at": {1_700_000_000 + n}, "kind": {n % 4}, "level": 1'
+            file.write(f"{{{row}}}\n")
     return path
 
 

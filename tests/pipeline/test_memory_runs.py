@@ -15,9 +15,10 @@ import pytest
 from numpy.typing import NDArray
 
 from tacit.connectors.frames import FrameSource
+from tacit.engines.sharded.batches import ShardBatch
 from tacit.engines.sharded.reader import PartitionReader
 from tacit.engines.sharded.saved_state import SavedState
-from tacit.engines.sharded.shard import Shard, ShardAnswers
+from tacit.engines.sharded.shard import ShardAnswers, ShardGroup
 from tacit.errors import StaleError, StateError
 from tacit.events.subjects import Subjects
 from tacit.ledger.lease import Lease
@@ -375,15 +376,16 @@ def shard_state(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, by
     plan = with_memory(by_hand_sliding(spec, "optimal", "posterior"))
     job = made(spec, written(tmp_path, 3, 1, 300), 1, protected=True,
                version=SpecVersion(spec, plan))  # fmt: skip
-    reader, shard, later = PartitionReader(job, 0), Shard(job, 0), []
+    reader, shard, later = PartitionReader(job, 0), ShardGroup(job, [0]), []
     state = None
     for _ in range(200):
         step = reader.step()
-        for _, given in step.batches:
+        for _, encoded in step.batches:
+            given = ShardBatch.from_bytes(encoded)
             if state is None:
                 answered = [one for one in shard.take(given) if isinstance(one, ShardAnswers)]
                 if answered:
-                    state = shard.state()
+                    state = shard.states()[0]
             else:
                 later.append(given)
         if not step.batches:
@@ -397,14 +399,14 @@ def test_a_shard_goes_on_with_its_memory(shard_state: tuple[Any, bytes, Any]) ->
     saved = SavedState.from_bytes(state)
     beliefs = {name: part for name, part in saved.arrays.items() if name.startswith("memory.")}
     assert any(name.endswith(".beliefs") for name in beliefs)
-    again = SavedState.from_bytes(Shard(job, 0, state).state())
+    again = SavedState.from_bytes(ShardGroup(job, [0], [saved]).states()[0])
     assert same(beliefs, {n: p for n, p in again.arrays.items() if n.startswith("memory.")})
     name = next(name for name in beliefs if name.endswith(".beliefs"))
     damaged = replace(saved, arrays={**saved.arrays, name: saved.arrays[name][:, :, :1]})
     with pytest.raises(StateError):
-        go_on(Shard(job, 0, damaged.to_bytes()), later)
+        go_on(ShardGroup(job, [0], [damaged]), later)
 
 
-def go_on(shard: Shard, batches: list[bytes]) -> list[Any]:
+def go_on(shard: ShardGroup, batches: list[ShardBatch]) -> list[Any]:
     """All answers to come."""
     return [answers for given in batches for answers in shard.take(given)]

@@ -7,7 +7,6 @@ waiting for those that are idle.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NotRequired, Protocol, TypedDict
@@ -136,9 +135,6 @@ class Reader:
 
     Unreadable lines and refused rows go to the dead letters. With `resumable` the run can continue
     after a stop: then a pipe, which cannot be read again, is treated as a live source.
-
-    Sources are read ahead. With `rejected`, batches with unreadable lines go there instead of to
-    the dead letters, with the number of rows up to their ends.
     """
 
     def __init__(
@@ -151,7 +147,6 @@ class Reader:
         positions: Mapping[str, Position] | None = None,
         dead_letters: DeadLetters | None = None,
         resumable: bool = True,
-        rejected: deque[tuple[int, Batch]] | None = None,
     ) -> None:
         self.inputs = inputs
         self.dead_letters = dead_letters or DeadLetters()
@@ -159,7 +154,6 @@ class Reader:
         """Lines that could not be read."""
         self.status = [InputStatus(one.stream, one.source.name) for one in inputs]
         """How far each input is read."""
-        self._rejected = rejected
         self._streams = streams
         self._extractor = extractor
         self._future = future
@@ -172,6 +166,8 @@ class Reader:
         self._receipts: dict[tuple[int, str | None], Any] = {}
         """What to acknowledge, by the number of the input and the partition."""
         self._acknowledged: dict[tuple[int, str | None], Any] = {}
+        self._awaited: dict[tuple[int, str], bool] = {}
+        """Whether a source expects more of a partition, by the number of the input and its name."""
         self.live = any(
             input_.source.live or (resumable and input_.source.once) for input_ in inputs
         )
@@ -186,6 +182,11 @@ class Reader:
     def listening(self) -> bool:
         """Whether every source receives the tuples that are sent from now on."""
         return all(input_.source.listening for input_ in self.inputs)
+
+    @property
+    def awaiting(self) -> bool:
+        """Whether tuples that were sent before may still arrive: a broker has to be asked first."""
+        return not self.listening or any(self._awaited.values())
 
     @property
     def share(self) -> float:
@@ -352,6 +353,7 @@ class Reader:
                 part.rows,
             )
             # Where windows close by the clock, waiting would only make tuples late.
+            self._awaited[number, part.name] = part.awaited
             awaited = part.awaited and self._extractor.jumps is not None
             partitions.add(number, part.name, own, awaited=awaited)
         yield from partitions.pop()
@@ -404,7 +406,7 @@ class Reader:
             skip = 0  # partitions are read after all rows at the token
         reported = None if position is None else position.get("lines")
         token, since, lines = None, 0, 0
-        for batch in self._batches(number, skip):
+        for batch in self._batches(number):
             if batch.partitions:
                 yield self._divide(number, batch, places)
                 continue
@@ -431,7 +433,7 @@ class Reader:
                     rest.places,
                     rest.raw,
                     place,
-                    rejected=batch.rejected[done:] if self._rejected is None else (),
+                    rejected=batch.rejected[done:],
                 )
             since += count
             lines += len(batch.rejected)
@@ -472,39 +474,20 @@ class Reader:
                 numbers=batch.places[begin : part.end],
                 raw=None if batch.raw is None else batch.raw.slice(begin, count),
                 position=place,
-                rejected=part.rejected if self._rejected is None else (),
+                rejected=part.rejected,
             )
             parts.append(RowsOfPartition(part.name, begin, part.end, rows, part.awaited))
         return replace(whole, partitions=tuple(parts))
 
-    def _batches(self, number: int, known: int) -> Iterator[Batch]:
-        """Yield the batches of a source, and pass on those with unreadable lines if asked to.
-
-        Those among the first `known` rows were passed on before.
-        """
+    def _batches(self, number: int) -> Iterator[Batch]:
+        """Yield the batches of a source."""
         input_, extractor = self.inputs[number], self._extractor
         columns = extractor.columns(input_.stream)
         types = extractor.column_types(input_.stream, input_.source)
         keys = [self._streams[input_.stream].subject]
         for batch in input_.source.batches(columns, keys, types):
-            rows = batch.table.num_rows
-            before, known = known, known - rows
-            if self._rejected is not None:
-                found = _gather_rejected(batch) if batch.partitions else batch
-                fresh = list_lines_after(found, before)
-                if known <= 0 and fresh:
-                    self.unreadable += len(fresh)
-                    self._rejected.append((-known, replace(found, rejected=fresh)))
             yield batch
             self._read[number] = batch.position
-
-
-def list_lines_after(batch: Batch, rows: int) -> tuple[Rejected, ...]:
-    """Return the unreadable lines of a batch that come after its first `rows` rows."""
-    if rows <= 0 or rows > batch.table.num_rows:
-        return batch.rejected
-    last = int(batch.number_rows(np.array([rows - 1]))[0])
-    return tuple(line for line in batch.rejected if line.place > last)
 
 
 def check_different(inputs: Sequence[Input], *, resumable: bool) -> None:
@@ -541,12 +524,6 @@ def _find_place(rows: Rows, position: ReadPosition, taken: int) -> tuple[int, in
     token = int(rows.numbers[taken])
     first = int(rows.numbers.searchsorted(token))
     return token, taken - first + (position.before if not first else 0)
-
-
-def _gather_rejected(batch: Batch) -> Batch:
-    return replace(
-        batch, rejected=tuple(line for part in batch.partitions for line in part.rejected)
-    )
 
 
 def _keys(inputs: Sequence[Input]) -> list[str]:

@@ -180,6 +180,20 @@ class Source(ABC):
     def resume_partitions(self, tokens: Mapping[str, int]) -> None:  # noqa: B027 - most have none
         """Start at these tokens in these partitions; those of `resume` are for the others."""
 
+    def count_partitions(self) -> int:
+        """Return how many partitions it has now that can be read separately."""
+        return 1
+
+    def take_share(self, number: int, count: int) -> None:
+        """Read only every `count`th partition from this number on, before anything is read.
+
+        Partitions that are added later are divided in the same way.
+        """
+        if count > 1:
+            raise SourceError(
+                f"{self.name} has no partitions that can be read separately: {number}"
+            )
+
     def pause(self, partitions: AbstractSet[str]) -> None:  # noqa: B027 - most have none
         """Read no more of these partitions for now, and of all others. Any thread may call it."""
 

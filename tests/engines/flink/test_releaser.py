@@ -42,7 +42,7 @@ class Job:
         stop = self.first + (self.windows if end is None else end)
         found = [line.to_line() for line in self.lines if line.body and begin <= line.window < stop]
         if end is None:
-            found += [ShardLine(shard).to_line() for shard in self.job.layout.nonempty]
+            found += [ShardLine((shard,)).to_line() for shard in self.job.layout.nonempty]
         found.append(format_dead_letter(f'{{"raw": "{name}"}}'))
         found.append(TupleCounts("reader 0", 10 * stop, {"late": 1}).to_line())
         (self.folders.staged / f"part-{name}").write_text("".join(f"{one}\n" for one in found))

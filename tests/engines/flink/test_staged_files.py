@@ -36,7 +36,7 @@ def windows(staged: StagedFiles) -> list[int]:
 def test_counts_are_the_latest_of_each_and_outlive_files_and_drivers(folders: Folders) -> None:
     staged = StagedFiles(folders)
     assert staged.refusals == Refusals(0, {})
-    line = ShardLine(0, 7, 7, None, b"body", "mark").to_line()
+    line = ShardLine((0,), 7, 7, None, b"body", "mark").to_line()
     early = TupleCounts("reader 0", 5, {"late": 1}).to_line()
     stage(folders, "0", early, line, format_dead_letter("{}"))
     stage(folders, "1", TupleCounts("reader 1", 10, {"late": 2, "no time": 1}).to_line())
@@ -58,7 +58,7 @@ def test_files_that_a_lost_task_has_left_behind_are_removed(folders: Folders) ->
     for name, age in zip(names, (4000, 3000), strict=True):
         (folders.staged / name).touch()
         os.utime(folders.staged / name, (time.time() - age,) * 2)
-    stage(folders, "0", ShardLine(0, 7, 7, None, b"body", "mark").to_line())
+    stage(folders, "0", ShardLine((0,), 7, 7, None, b"body", "mark").to_line())
     assert windows(staged) == [7]
     staged.drop(8)
     assert [path.name for path in folders.staged.iterdir()] == [names[1]]

@@ -1,7 +1,8 @@
 """A distributed engine in one process: pieces wait in queues, everything may be lost and redone.
 
-It keeps what Flink keeps: pieces of one reader reach a shard in order, a checkpoint holds all
-states and what was told until then, and after a loss all goes on from the last one.
+It keeps what Flink keeps: pieces of one reader reach a task in order, a checkpoint comes after all
+pieces that were sent before it, holds all states and what was told until then, and after a loss all
+goes on from the last one, with the shards in other tasks.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import numpy as np
 
 from tacit.connectors.files import open_source
 from tacit.engines.setup import assign
-from tacit.engines.sharded.counts import TupleCounts
+from tacit.engines.sharded.counts import COUNTS, TupleCounts
 from tacit.engines.sharded.job import Partition, ShardedJob
-from tacit.engines.sharded.lines import ShardLine
+from tacit.engines.sharded.lines import ShardLine, parse_dead_letter
 from tacit.engines.sharded.reader import PartitionReader
-from tacit.engines.sharded.shard import LateTuples, Shard
+from tacit.engines.sharded.worker import ShardWorker
 from tacit.pipeline.run import Run
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
@@ -53,7 +54,6 @@ class Kept:
 
     readers: dict[int, bytes | None]
     shards: dict[int, bytes | None]
-    queues: dict[tuple[int, int], list[bytes]]
     lines: list[str]
     letters: list[bytes]
     counts: list[TupleCounts]
@@ -70,8 +70,10 @@ class Simulation:
     lines: list[str] = field(default_factory=list)
     letters: list[bytes] = field(default_factory=list)
     counts: list[TupleCounts] = field(default_factory=list)
-    late: list[LateTuples] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
     losses: int = 0
+    most_groups: int = 0
+    """The most groups of shards that a task had to evaluate separately."""
 
     def run(self) -> list[ShardLine]:
         """What all shards told until all were finished."""
@@ -79,7 +81,6 @@ class Simulation:
             Kept(
                 dict.fromkeys(range(len(self.job.partitions))),
                 dict.fromkeys(self.job.layout.nonempty),
-                {},
                 [],
                 [],
                 [],
@@ -113,35 +114,43 @@ class Simulation:
             self.reading.discard(number)
 
     def _take(self, key: tuple[int, int]) -> None:
-        shard = self.shards[key[1]]
-        for found in shard.take(self.queues[key].popleft()):
-            if isinstance(found, LateTuples):
-                self.late.append(found)
+        for text in self.workers[key[1]].take(self.queues[key].popleft()):
+            letter = parse_dead_letter(text)
+            if letter is not None:
+                self.late.append(letter)
+            elif text.startswith(COUNTS):
+                self.counts.append(TupleCounts.from_line(text))
             else:
-                self.lines.append(ShardLine.of(key[1], found).to_line())
-        self.counts.append(shard.counts)
-        if shard.finished:
-            self.lines.append(ShardLine(key[1]).to_line())
+                self.lines.append(text)
 
     def _checkpoint(self) -> Kept:
+        while full := [key for key, queue in self.queues.items() if queue]:
+            self._take(self.random.choice(full))
         return Kept(
             {number: reader.state() for number, reader in self.readers.items()},
-            {number: shard.state() for number, shard in self.shards.items()},
-            {key: list(queue) for key, queue in self.queues.items()},
+            {number: self.workers[lane[0]].state(number) for lane in self.lanes for number in lane},
             list(self.lines),
             list(self.letters),
             list(self.counts),
         )
 
     def _go_on(self, kept: Kept) -> None:
+        shards = self.job.layout.nonempty
+        tasks = self.random.randint(1, len(shards))
+        edges = sorted(self.random.sample(range(1, len(shards)), tasks - 1))
+        self.lanes = [
+            shards[begin:end] for begin, end in zip([0, *edges], [*edges, len(shards)], strict=True)
+        ]
         self.readers = {
-            number: PartitionReader(self.job, number, state)
+            number: PartitionReader(self.job, number, state, self.lanes)
             for number, state in kept.readers.items()
         }
-        self.shards = {
-            number: Shard(self.job, number, state) for number, state in kept.shards.items()
+        self.workers = {
+            lane[0]: ShardWorker(self.job, {number: kept.shards[number] for number in lane})
+            for lane in self.lanes
         }
-        self.queues = {key: deque(queue) for key, queue in kept.queues.items()}
+        self.most_groups = max(self.most_groups, *(one.groups for one in self.workers.values()))
+        self.queues: dict[tuple[int, int], deque[bytes]] = {}
         self.lines, self.letters = list(kept.lines), list(kept.letters)
         self.counts = list(kept.counts)
         self.reading = set(self.readers)

@@ -273,9 +273,9 @@ def test_noise_that_is_drawn_again_for_a_released_window_is_never_heard_of(
 
 def test_lines_go_to_text_and_back() -> None:
     for exhausted in (None, np.array([True, False] * 5 + [True]), np.zeros(0, np.bool_)):
-        line = ShardLine(3, -7, -9, exhausted, b"\x00\xffbody", "mark")
+        line = ShardLine((3,), -7, -9, exhausted, b"\x00\xffbody", "mark")
         again = ShardLine.from_line(line.to_line() + "\n")
-        assert (again.shard, again.window, again.first) == (3, -7, -9)
+        assert (again.shards, again.window, again.first) == ((3,), -7, -9)
         assert (again.body, again.mark) == (line.body, "mark")
         if again.exhausted is None or exhausted is None:
             assert again.exhausted is exhausted

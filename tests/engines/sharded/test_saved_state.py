@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 from collections.abc import Callable
@@ -20,13 +21,13 @@ from tacit.engines.sharded.batches import ShardBatch
 from tacit.engines.sharded.job import ShardedJob
 from tacit.engines.sharded.reader import PartitionReader
 from tacit.engines.sharded.saved_state import SavedState
-from tacit.engines.sharded.shard import Shard
+from tacit.engines.sharded.shard import ShardGroup
 from tacit.errors import StateError
 from tacit.spec.yaml_reader import loads
 from tests.engines.sharded.simulated import made
 from tests.engines.sharded.test_sharded import SLIDING, SPEC, written
 
-MARK = len(b"tacit state 2\n\0\0")
+MARK = len(b"tacit state 3\n\0\0")
 
 
 class Exploit:
@@ -47,10 +48,12 @@ def sealed(archive: bytes) -> bytes:
     return mark + sha256(content).digest() + content
 
 
-def archived(**parts: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=True, **parts)
-    return buffer.getvalue()
+def archived(plain: Any, **parts: tuple[str, list[int], bytes]) -> bytes:
+    """An archive of parts that have these types, shapes and bytes."""
+    listed = [(name, kind, shape) for name, (kind, shape, _) in parts.items()]
+    head = json.dumps({"plain": plain, "parts": listed}).encode()
+    content = b"".join(part for *_, part in parts.values())
+    return len(head).to_bytes(8, "little") + head + content
 
 
 def test_what_was_saved_comes_back() -> None:
@@ -73,9 +76,10 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
     exploit = pickle.dumps(Exploit(proof))
     with pytest.raises(StateError, match="expected the state of a reader or shard"):
         SavedState.from_bytes(exploit)
-    objects = archived(plain=np.array(Exploit(proof), dtype=object))
-    beside = archived(plain=np.frombuffer(b"{}", np.uint8), other=np.array([Exploit(proof)]))
-    for archive in (exploit, objects, beside):
+    objects = archived({}, other=("|O", [1], exploit[:8]))
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=True, plain=np.array([Exploit(proof)]))
+    for archive in (exploit, objects, buffer.getvalue()):
         with pytest.raises(StateError, match="cannot be read"):
             SavedState.from_bytes(sealed(archive))
     with pytest.raises(StateError, match="expected a batch"):
@@ -103,9 +107,19 @@ def test_state_cut_short_or_changed_is_refused() -> None:
 
 
 def test_what_is_no_object_or_has_wild_offsets_is_refused() -> None:
-    octets = np.frombuffer(b"[1]", np.uint8)
     with pytest.raises(StateError, match="cannot be read"):
-        SavedState.from_bytes(sealed(archived(plain=octets)))
+        SavedState.from_bytes(sealed(archived([1])))
+    assert SavedState.from_bytes(sealed(archived({}, **{"array.a": ("|u1", [2], b"ab")}))).arrays
+    for kind, shape, content in (
+        ("|u1", [2], b"a"),
+        ("|u1", [2], b"abc"),
+        ("|u1", [-1], b"ab"),
+        (">u4", [1], b"abcd"),
+        ("<U1", [1], b"abcd"),
+    ):
+        damaged = archived({}, **{"array.a": (kind, shape, content)})
+        with pytest.raises(StateError, match="cannot be read"):
+            SavedState.from_bytes(sealed(damaged))
     text = pa.array(["ab", "cd"])
     offsets = np.array([0, 1 << 20, 4], np.int32)  # what a quick look does not see
     wild = pa.StringArray.from_buffers(2, pa.py_buffer(offsets), text.buffers()[2])
@@ -113,20 +127,24 @@ def test_what_is_no_object_or_has_wild_offsets_is_refused() -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    rows = np.frombuffer(sink.getvalue(), np.uint8)
-    plain = np.frombuffer(b"{}", np.uint8)
+    rows = sink.getvalue().to_pybytes()
+    frame = archived({}, **{"frame.rows": ("|u1", [len(rows)], rows)})
     with pytest.raises(StateError, match="cannot be read"):
-        SavedState.from_bytes(sealed(archived(plain=plain, **{"frame.rows": rows})))
+        SavedState.from_bytes(sealed(frame))
 
 
 def states(folder: Path, text: str) -> tuple[ShardedJob, bytes, bytes]:
     """A job, and the states of a reader and of its shard in the middle of the way."""
     job = made(loads(text), written(folder, 3, 2, 400), 1)
-    readers, shard = [PartitionReader(job, number) for number in range(2)], Shard(job, 0)
+    readers, shard = [PartitionReader(job, number) for number in range(2)], ShardGroup(job, [0])
     for reader in readers:
         for _, given in reader.step().batches:
-            list(shard.take(given))
-    return job, readers[0].state(), shard.state()
+            list(shard.take(ShardBatch.from_bytes(given)))
+    return job, readers[0].state(), shard.states()[0]
+
+
+def restored(job: ShardedJob, state: bytes) -> ShardGroup:
+    return ShardGroup(job, [0], [SavedState.from_bytes(state)])
 
 
 def changed(state: bytes, name: str, change: Callable[[Any], Any]) -> bytes:
@@ -147,7 +165,7 @@ def test_a_state_that_does_not_fit_its_job_is_refused(tmp_path: Path, text: str)
     job, reader, shard = states(tmp_path, text)
     assert SavedState.from_bytes(shard).frames
     PartitionReader(job, 0, reader)
-    Shard(job, 0, shard)
+    restored(job, shard)
     for name, change in (
         ("clock", lambda clock: clock[:2]),
         ("clock", lambda clock: clock.astype(np.float64)),
@@ -179,14 +197,15 @@ def test_a_state_that_does_not_fit_its_job_is_refused(tmp_path: Path, text: str)
         ]
     for name, change in wrong:
         with pytest.raises(StateError):
-            Shard(job, 0, changed(shard, name, change))
+            restored(job, changed(shard, name, change))
 
 
 def piece(**other: Any) -> ShardBatch:
     attributes = pa.RecordBatch.from_pydict({"level": [1, 2]})
     numbers = np.arange(2)
     made = ShardBatch(
-        0, 0, 5, 6, 7, False, False, numbers.astype(np.int32), numbers,
+        0, 0, 5, 6, 7, False, False, np.zeros(1, np.int32), np.full(1, 2),
+        numbers.astype(np.int32), numbers,
         numbers.astype(np.uint64).reshape(2, 1), attributes,
     )  # fmt: skip
     return replace(made, **other)
@@ -226,4 +245,4 @@ def test_a_piece_that_does_not_fit_its_shard_is_refused(
 ) -> None:
     job = made(loads(SPEC), written(tmp_path, 3, 1, 100), 1)
     with pytest.raises(StateError, match="does not fit this job"):
-        list(Shard(job, 0).take(piece(**other).to_bytes()))
+        list(ShardGroup(job, [0]).take(ShardBatch.from_bytes(piece(**other).to_bytes())))

@@ -182,6 +182,8 @@ class PartitionFetcher:
         self._warned = 0.0
         self._fatal: KafkaError | None = None
         self._joined = False
+        self._looked: float | None = None
+        """When it last looked for partitions."""
 
     @property
     def listening(self) -> bool:
@@ -283,6 +285,39 @@ class PartitionFetcher:
             self._lanes[place] = _Lane(starts.get(place))
         consumer.assign(partitions)
         self._joined = True
+
+    def find_partitions(self, consumer: Consumer, number: int, count: int, every: float) -> None:
+        """Start to read every `count`th partition from `number` on; look for new ones now and then.
+
+        A partition that was added later has only new messages, and is read from its beginning.
+        """
+        if self._looked is not None and time.monotonic() - self._looked < every:
+            return
+        self._looked = time.monotonic()
+        fresh = []
+        for topic in self._names:
+            try:
+                known = consumer.list_topics(topic, timeout=_TIMEOUT).topics[topic].partitions
+            except KafkaException as error:
+                self.on_error(error.args[0])
+                self._looked = None  # not all are known yet
+                continue
+            fresh += [
+                TopicPartition(topic, one)
+                for one in sorted(known)
+                if one % count == number and (topic, one) not in self._lanes
+            ]
+        for partition in fresh:
+            place = partition.topic, partition.partition
+            start = self._begin.get(place)
+            if start is not None:
+                partition.offset = start
+            elif self._joined or self._resumed:
+                partition.offset = OFFSET_BEGINNING
+            self._lanes[place] = _Lane(start)
+        if fresh:
+            consumer.incremental_assign(fresh)
+        self._joined |= self._looked is not None
 
     def _add_missing(
         self, consumer: Consumer, partitions: list[TopicPartition]

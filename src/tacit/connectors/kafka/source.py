@@ -1,5 +1,8 @@
 """Read tuples from Kafka, as a consumer group; the run and not the group stores the position.
 
+Several readers may divide the partitions of a topic among each other (`take_share`). They do not
+join the group: each knows its partitions.
+
 Each partition is a sequence of its own: it has its own position, an offset, and its own watermark.
 Offsets are committed to the group when they are safe, for monitoring only: a resumed run does not
 use them.
@@ -34,6 +37,8 @@ from tacit.events.streams import ColumnType
 from tacit.pipeline.prefetch import prefetch
 from tacit.pipeline.sources import Batch, PartitionRows, Rejected, Source, encode_keys
 
+_TIMEOUT: Final = 10.0
+_REFRESH: Final = "topic.metadata.refresh.interval.ms"
 _FETCHED_AHEAD: Final = 1
 """How many batches are fetched while others are parsed."""
 
@@ -56,6 +61,7 @@ class KafkaSource(Source):
         self._merged: MergedPosition | None = None
         self._offsets: Offsets = {}
         self._crowded: AbstractSet[Partition] = frozenset()
+        self._share: tuple[int, int] | None = None
         self._consumer: Consumer | None = None
         self._fetcher: PartitionFetcher | None = None
 
@@ -80,6 +86,20 @@ class KafkaSource(Source):
     def resume_partitions(self, tokens: Mapping[str, int]) -> None:
         """Start at these offsets; ignore the group's committed offsets."""
         self._offsets = {_parse_name(name): offset for name, offset in tokens.items()}
+
+    def count_partitions(self) -> int:
+        """Ask the broker how many partitions the largest topic has."""
+        try:
+            with closing(self._create_consumer(**{"group.instance.id": ""})) as consumer:
+                known = consumer.list_topics(timeout=_TIMEOUT).topics
+        except KafkaException as error:
+            raise SourceError(f"{self.name} does not answer: {_reason(error)}") from error
+        counts = [len(known[topic].partitions) for topic in self._options.topics if topic in known]
+        return max([1, *counts])
+
+    def take_share(self, number: int, count: int) -> None:
+        """Read only some partitions, without the other members of the group."""
+        self._share = number, count
 
     def pause(self, partitions: AbstractSet[str]) -> None:
         """Fetch no more from these partitions for now."""
@@ -127,6 +147,11 @@ class KafkaSource(Source):
         """Join the group and yield messages, also while there are none."""
         self._consumer = consumer = self._create_consumer(error_cb=fetcher.on_error)
         try:
+            if self._share is not None:
+                every = float(self._settings()[_REFRESH]) / 1000
+                while True:
+                    fetcher.find_partitions(consumer, *self._share, every)
+                    yield fetcher.fetch(consumer, self._crowded)
             consumer.subscribe(
                 list(self._options.topics),
                 on_assign=fetcher.on_assign,
@@ -167,7 +192,7 @@ class KafkaSource(Source):
             "fetch.queue.backoff.ms": 10,
             "fetch.message.max.bytes": 262_144,
             # Partitions that are added to a topic are found within this time.
-            "topic.metadata.refresh.interval.ms": 30_000,
+            _REFRESH: 30_000,
             # A slow sink blocks the source for as long as it takes.
             "max.poll.interval.ms": 3_600_000,
             # So that a run that restarts after a crash joins the group at once.

@@ -6,6 +6,7 @@ groups is the upper bound of a job's parallelism, and cannot change later.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -43,6 +44,17 @@ def choose_keys(count: int, groups: int) -> list[int]:
     nth = np.arange(count) - np.searchsorted(wanted, wanted)
     chosen: list[int] = keys[starts[wanted] + nth].tolist()
     return chosen
+
+
+def divide_shards(
+    keys: Sequence[int], shards: Sequence[int], groups: int, tasks: int
+) -> list[list[int]]:
+    """Divide shards, in order, among the tasks that Flink sends their keys to."""
+    found: list[list[int]] = [[] for _ in range(tasks)]
+    places = find_groups(np.array(keys)[list(shards)], groups) * tasks // groups
+    for shard, task in zip(shards, places.tolist(), strict=True):
+        found[task].append(shard)
+    return found
 
 
 def find_groups(keys: NDArray[Any], groups: int) -> NDArray[np.int64]:

@@ -21,6 +21,8 @@ from tacit.options import option
 
 _ALWAYS: Final = {
     "execution.checkpointing.mode": "EXACTLY_ONCE",
+    # A batch is for the shards that a task has: none may be in flight when tasks change.
+    "execution.checkpointing.unaligned.enabled": "false",
     "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
     "execution.checkpointing.num-retained": "2",
 }
@@ -138,6 +140,7 @@ def start(
     chosen = {**_DEFAULTS, **settings, **_ALWAYS}
     places = StatePlaces.choose(folders, settings)
     chosen["pipeline.max-parallelism"] = str(groups)
+    chosen.setdefault("python.state.cache-size", str(1000 + shards))
     chosen["execution.checkpointing.dir"] = places.checkpoints
     chosen["python.executable"] = python or sys.executable
     chosen["python.client.executable"] = sys.executable

@@ -2,7 +2,7 @@
 
     ticks (one a second)
         --by partition-->  readers   state: positions and clock
-        --by shard------>  shards    state: open windows
+        --by task------->  shards    state: open windows, by shard
         --> staged files, which appear when a checkpoint is complete
     ticks
         -->  releaser (one)   no state: staged files -> ledger -> sinks
@@ -17,7 +17,6 @@ and lines are text. PyFlink's default, pickle, is not used: decoding a pickle ca
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -38,29 +37,36 @@ from pyflink.datastream import (
 from pyflink.datastream.connectors.file_system import BucketAssigner, FileSink, RollingPolicy
 from pyflink.datastream.state import ValueStateDescriptor
 from pyflink.java_gateway import get_gateway
+from pyflink.util.java_utils import get_field
 
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.job_status import JobStatus
+from tacit.engines.flink.key_groups import divide_shards
 from tacit.engines.flink.progress import Progress
 from tacit.engines.flink.releaser import PaceThread, ReleaserThread
-from tacit.engines.flink.states import BytesState
+from tacit.engines.flink.states import BytesState, KeyedStates
 from tacit.engines.flink.worker_guard import end_with_taskmanager
-from tacit.engines.sharded.counts import COUNTS
 from tacit.engines.sharded.job import ShardedJob
-from tacit.engines.sharded.lines import DEAD_LETTERS, ShardLine, format_dead_letter
-from tacit.engines.sharded.reader import PartitionReader
-from tacit.engines.sharded.shard import LateTuples, Shard
-from tacit.windows.clock import LATE, REASONS
+from tacit.engines.sharded.lines import DEAD_LETTERS
+from tacit.engines.sharded.reader import IDLE_SECONDS, PartitionReader
+from tacit.engines.sharded.worker import ShardWorker
 
 BATCH: Final = Types.TUPLE([Types.INT(), Types.PRIMITIVE_ARRAY(Types.BYTE())])
-"""The number of a shard, and a batch for it."""
+"""The first shard of a task, and a batch for all shards of the task."""
 READER: Final = ValueStateDescriptor("reader", Types.STRING())
 DUE: Final = ValueStateDescriptor("due", Types.LONG())
 """The time of a reader's next turn, in milliseconds since 1970."""
 SHARD: Final = ValueStateDescriptor("shard", Types.STRING())
+_SHARDS_BUNDLE: Final = 10_000
+"""Milliseconds for which batches to shards may be kept together. After them the states of all
+shards are written. A checkpoint comes sooner as a rule, and what shards report is seen with the
+next checkpoint in any case.
+"""
 _SOON: Final = 1
 _TURN: Final = 0.1
 """Seconds of a reader's turn."""
+_PAUSE: Final = 0.02
+"""Seconds between the turns of readers that have nothing to read, for each reader of a task."""
 _AHEAD: Final = 16
 """The most windows that a reader may be ahead: early tuples are stored in the shards' states."""
 _HELD_BACK: Final = 20
@@ -80,16 +86,17 @@ def build(
         ticks.flat_map(_Partitions(len(partitions)), output_type=Types.INT())
         .set_parallelism(1)
         .key_by(_Key(partitions), key_type=Types.INT())
-        .process(ReaderFunction(root, partitions), output_type=BATCH)
+        .process(ReaderFunction(root, partitions, shards), output_type=BATCH)
         .name("readers")
         .uid("readers")
     )
     result = (
         read.key_by(_Key(shards), key_type=Types.INT())
-        .process(ShardFunction(root), output_type=Types.STRING())
+        .process(ShardFunction(root, shards), output_type=Types.STRING())
         .name("shards")
         .uid("shards")
     )
+    _set_bundle_time(result, _SHARDS_BUNDLE)
     sink = (
         FileSink.for_row_format(folders.staged.as_uri(), Encoder.simple_string_encoder())
         .with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
@@ -97,6 +104,20 @@ def build(
         .build()
     )
     result.sink_to(sink).name("staged").uid("staged")
+
+
+def _set_bundle_time(stream: DataStream, milliseconds: int) -> None:
+    """Set for one operator how long Flink may keep its input and output together.
+
+    PyFlink has this setting for a whole job only.
+    """
+    operator = stream._j_data_stream.getTransformation().getOperator()
+    field = get_field(operator.getClass(), "config")
+    configuration = get_gateway().jvm.org.apache.flink.configuration.Configuration(
+        operator.getConfiguration()
+    )
+    configuration.setString("python.fn-execution.bundle.time", str(milliseconds))
+    field.set(operator, configuration)
 
 
 def _ticks(env: StreamExecutionEnvironment) -> DataStream:
@@ -146,9 +167,10 @@ class _Key:
 class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
     """The readers of this task, one for each partition."""
 
-    def __init__(self, root: str, partitions: list[int]) -> None:
+    def __init__(self, root: str, partitions: list[int], shards: list[int]) -> None:
         self._root = root
         self._numbers = {key: number for number, key in enumerate(partitions)}
+        self._shards = shards
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Start, or restart after a failure; readers are created on first use."""
@@ -157,7 +179,11 @@ class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
         self._readers: dict[int, PartitionReader] = {}
         self._scheduled: set[int] = set()
         """The partitions that have a timer, or are done."""
-        _job(self._root)
+        # All operators of the job have the same parallelism.
+        tasks = runtime_context.get_number_of_parallel_subtasks()
+        groups = runtime_context.get_max_number_of_parallel_subtasks()
+        found = divide_shards(self._shards, _job(self._root).layout.nonempty, groups, tasks)
+        self._lanes = [lane for lane in found if lane]
         self._progress = Progress(Folders(Path(self._root)).progress)
 
     def process_element(self, partition: int, ctx: KeyedProcessFunction.Context) -> None:
@@ -180,8 +206,10 @@ class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
         number = self._numbers[ctx.get_current_key()]
         self._scheduled.add(number)
         if number not in self._readers:
-            self._readers[number] = PartitionReader(_job(self._root), number, self._state.load())
-        reader, messenger = self._readers[number], _job(self._root).layout.nonempty[0]
+            job, state = _job(self._root), self._state.load()
+            self._readers[number] = PartitionReader(job, number, state, self._lanes)
+        reader, messenger = self._readers[number], self._lanes[0][0]
+        reader.patience = IDLE_SECONDS / len(self._readers)  # the others wait meanwhile
         counts = reader.counts
         end = time.monotonic() + _TURN
         wait: int | None = _SOON
@@ -195,13 +223,19 @@ class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
             if step.dead_letters:
                 yield messenger, DEAD_LETTERS + step.dead_letters
             if step.done or step.wait:
-                wait = None if step.done else int(step.wait * 1000)
+                pause = max(step.wait, _PAUSE * len(self._readers))
+                wait = None if step.done else int(pause * 1000)
                 break
         self._report(number, reader)
         if reader.counts != counts:
             yield messenger, reader.counts.to_line().encode()
         self._state.save(reader.state)
         self._schedule(ctx, wait)
+
+    def close(self) -> None:
+        """Close all sources, so that no connection outlives its task."""
+        for reader in self._readers.values():
+            reader.close()
 
     def _is_too_far_ahead(self, reader: PartitionReader) -> bool:
         most = min(_AHEAD, _job(self._root).capacity)
@@ -221,56 +255,37 @@ class ReaderFunction(KeyedProcessFunction):  # type: ignore[misc]
 
 
 class ShardFunction(KeyedProcessFunction):  # type: ignore[misc]
-    """The shards of this task."""
+    """The shards of this task. They are evaluated together, and each has its own state in Flink."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, shards: list[int]) -> None:
         self._root = root
+        self._keys = shards
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Start, or restart after a failure; shards are created on first use."""
-        self._state = BytesState(runtime_context.get_state(SHARD))
-        self._shards: dict[int, Shard] = {}
-        _job(self._root)
+        """Start, or restart after a failure; the states are read when the first batch comes."""
+        self._worker: ShardWorker | None = None
+        self._own = divide_shards(
+            self._keys,
+            _job(self._root).layout.nonempty,
+            runtime_context.get_max_number_of_parallel_subtasks(),
+            runtime_context.get_number_of_parallel_subtasks(),
+        )[runtime_context.get_index_of_this_subtask()]
+        keys = [self._keys[shard] for shard in self._own]
+        self._states = KeyedStates(runtime_context, SHARD, keys)
 
     def process_element(
         self, value: tuple[int, bytes], _: KeyedProcessFunction.Context
     ) -> Iterator[Any]:
         """Process a batch of a partition, or pass a reader's message on to the driver."""
-        number, content = value[0], bytes(value[1])
-        if content.startswith(DEAD_LETTERS):
-            dead_letters = content.removeprefix(DEAD_LETTERS).decode().rstrip("\n")
-            yield from map(format_dead_letter, dead_letters.split("\n"))  # not at other line breaks
-            return
-        if content.startswith(COUNTS.encode()):
-            yield content.decode()
-            return
-        if number not in self._shards:
-            self._shards[number] = Shard(_job(self._root), number, self._state.load())
-        shard = self._shards[number]
-        finished, counts = shard.finished, shard.counts
-        for result in shard.take(content):
-            if isinstance(result, LateTuples):
-                yield from map(format_dead_letter, self._dead_letters(result))
-            else:
-                yield ShardLine.of(number, result).to_line()
-        if shard.counts != counts:
-            yield shard.counts.to_line()
-        if shard.finished and not finished:
-            yield ShardLine(number).to_line()
-        self._state.save(shard.state)
+        if self._worker is None:
+            states = dict(zip(self._own, self._states.load(), strict=True))
+            self._worker = ShardWorker(_job(self._root), states)
+        yield from self._worker.take(bytes(value[1]))
+        self._states.save(self._state_of)
 
-    def _dead_letters(self, late: LateTuples) -> Iterator[str]:
-        partition = _job(self._root).partitions[late.partition]
-        for subject, moment in zip(late.subjects.to_pylist(), late.times.tolist(), strict=True):
-            yield json.dumps(
-                {
-                    "stream": partition.stream,
-                    "source": partition.source,
-                    "reason": REASONS[LATE],
-                    "time": moment,
-                    "subject": str(subject),
-                }
-            )
+    def _state_of(self, place: int) -> bytes:
+        assert self._worker is not None, "states are saved after a batch"
+        return self._worker.state(self._own[place])
 
 
 class ReleaserFunction(ProcessFunction):  # type: ignore[misc]

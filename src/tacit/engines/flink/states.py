@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 from tacit.errors import StateError
 
@@ -65,3 +66,46 @@ class BytesState:
     def save(self, make: Callable[[], bytes]) -> None:
         """Save the result of `make`, which is called when Flink needs it."""
         self._text.update(LazyText(make))
+
+
+class KeyedStates:
+    """Bytes that are stored in Flink under several keys, which must belong to this task.
+
+    A batch is for all shards of a task, but Flink shows a function only the state of the key that
+    the batch was sent to. PyFlink has no public way to choose another key.
+    """
+
+    def __init__(self, context: Any, descriptor: Any, keys: Sequence[int]) -> None:
+        self._backend = context._keyed_state_backend
+        self._bytes = BytesState(context.get_state(descriptor))
+        self._keys = keys
+        self._awaited = False
+        """Whether Flink has not fetched the states since they were saved last."""
+
+    def load(self) -> list[bytes | None]:
+        """Load what was saved under each key."""
+        return [self._bytes.load() for _ in self._select()]
+
+    def save(self, make: Callable[[int], bytes]) -> None:
+        """Save the results of `make` for each key's place; Flink calls it when it needs them."""
+        if self._awaited:
+            return  # it will call `make` later, and get the new states
+        for place in self._select():
+            self._bytes.save(partial(self._fetch, make, place))
+        self._awaited = True
+
+    def _fetch(self, make: Callable[[int], bytes], place: int) -> bytes:
+        self._awaited = False
+        return make(place)
+
+    def _select(self) -> Iterator[int]:
+        """Select one key after the other, and then the former one; yield their places."""
+        from pyflink.common import Row
+
+        current = self._backend.get_current_key()
+        try:
+            for place, key in enumerate(self._keys):
+                self._backend.set_current_key(Row(key))
+                yield place
+        finally:
+            self._backend.set_current_key(current)

@@ -18,14 +18,23 @@ _SLOT: Final = 2
 
 
 def check_windows(
-    windows: WindowState, arrays: Mapping[str, NDArray[Any]], frames: Mapping[str, pl.DataFrame]
+    windows: WindowState,
+    arrays: Mapping[str, NDArray[Any]],
+    frames: Mapping[str, pl.DataFrame],
+    slots: int,
 ) -> None:
-    """Raise StateError unless these arrays and frames fit the windows of a fresh shard."""
+    """Raise StateError unless these arrays and frames fit a shard with so many subjects.
+
+    `windows` are fresh, and may have the subjects of other shards too.
+    """
     fresh, _ = windows.state()
-    slots, words = windows.panes.slots, len(windows.panes.ordered_types)
-    for name in ("since", "panes.ring", "panes.states", "panes.lasts"):
+    words = len(windows.panes.ordered_types)
+    check_array("since", arrays.get("since"), np.int64, (slots,))
+    for name in ("panes.ring", "panes.states", "panes.lasts"):
         if name in fresh:
-            check_array(name, arrays.get(name), fresh[name].dtype, fresh[name].shape)
+            capacity, _, *rest = fresh[name].shape
+            shape = capacity, slots, *rest
+            check_array(name, arrays.get(name), fresh[name].dtype, shape)
     times = check_array("panes.times", arrays.get("panes.times"), np.int64, (None,))
     owners = check_array("panes.owners", arrays.get("panes.owners"), np.int32, times.shape)
     check_array("panes.masks", arrays.get("panes.masks"), np.uint64, (len(times), words))
@@ -44,6 +53,8 @@ def _check_earlier(arrays: Mapping[str, NDArray[Any]], panes: int, slots: int, w
     check_array("sliding.words", get("words"), np.uint64, (panes, slots, words))
     keys = check_array("sliding.keys", get("keys"), np.int64, (None,))
     check_places("sliding.keys", keys, panes * slots)
+    if (np.diff(keys) <= 0).any():
+        raise StateError("'sliding.keys' in the state of a shard is not in order")
     starts = check_array("sliding.starts", get("starts"), np.int64, (len(keys) + 1,))
     times = check_array("sliding.times", get("times"), np.int64, (None,))
     check_array("sliding.masks", get("masks"), np.uint64, (len(times), words))

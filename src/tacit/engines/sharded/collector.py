@@ -46,7 +46,8 @@ class Collector:
         self._windows = job.version.spec.windows
         self._paced = any(one.pacing is not None for one in job.version.plan.mechanisms)
         self._accounts = lease.open_accounts(job.ids, job.accounts, job.zones)
-        self._received: dict[int, dict[int, ShardLine]] = {}
+        self._received: dict[int, dict[tuple[int, ...], ShardLine]] = {}
+        """The lines for each window, by the shards that they are about."""
         until = lease.read_until()
         self._next: int | None = None if until is None else self._number(until)
         self._last = _read_marks(lease.read_checkpoint())
@@ -54,6 +55,7 @@ class Collector:
         first = self._last.pop(_FIRST, None)
         self._first = self._next if first is None else int(first)
         """The first window of the schedule; None before it is known."""
+        self._shards = frozenset(job.layout.nonempty)
         self._finished: set[int] = set()
         self.exhausted = 0
         """How many subjects did not pay in the last released window."""
@@ -61,7 +63,7 @@ class Collector:
     @property
     def finished(self) -> bool:
         """Whether all shards are finished and everything is released."""
-        return self._finished >= set(self._job.layout.nonempty) and not self._received
+        return self._finished >= self._shards and not self._received
 
     @property
     def windows(self) -> int:
@@ -82,25 +84,39 @@ class Collector:
         """Receive lines from shards; repeated lines are ignored."""
         for line in lines:
             if line.finished:
-                self._finished.add(line.shard)
+                self._finished.update(line.shards)
                 continue
             if self._next is None:
                 self._next = self._first = line.first
             if line.window >= self._next:
-                self._received.setdefault(line.window, {})[line.shard] = line
+                self._receive(line)
             elif self._windows.panes > 1 and line.window == self._next - 1:
                 self._check_mark(line)
 
+    def _receive(self, line: ShardLine) -> None:
+        """Store a line; drop those about the same shards from before a restart.
+
+        If a job continues from an older state, its shards close windows again, perhaps in other
+        groups. All shards of a line are in step, so those of a line that is dropped do so too.
+        """
+        if not self._shards.issuperset(line.shards):
+            raise StateError("a line from a shard is damaged")
+        found = self._received.setdefault(line.window, {})
+        if line.shards not in found:
+            for known in [one for one in found if not set(one).isdisjoint(line.shards)]:
+                del found[known]
+        found[line.shards] = line
+
     def release(self) -> int:
         """Release all complete windows; return how many."""
-        shards, total = self._job.layout.nonempty, 0
+        shards, total = len(self._job.layout.nonempty), 0
         while self._next is not None:
             ready: list[list[ShardLine]] = []
             while len(ready) < _AT_ONCE:
                 found = self._received.get(self._next + len(ready), {})
-                if len(found) < len(shards):
+                if sum(map(len, found)) < shards:
                     break
-                ready.append([found[shard] for shard in shards])
+                ready.append([found[known] for known in sorted(found)])
             if not ready:
                 break
             self._commit(ready)
@@ -109,7 +125,7 @@ class Collector:
 
     def _commit(self, ready: list[list[ShardLine]]) -> None:
         drafts = [self._draft(lines) for lines in ready]
-        last = {str(line.shard): line.mark for line in ready[-1]}
+        last = {str(shard): line.mark for line in ready[-1] for shard in line.shards}
         checkpoint = json.dumps({_FIRST: str(self._first), **last}).encode()
         try:
             number = self._lease.commit(checkpoint, *drafts) or 0
@@ -147,7 +163,7 @@ class Collector:
         accounts = len(self._job.accounts)
         whole = np.zeros((accounts, len(self._job.subjects)), np.int64)
         for line in lines:
-            members = self._job.layout.members(line.shard)
+            members = self._job.layout.members_of(line.shards)
             own = np.zeros(accounts * len(members), np.int64)
             if line.prices.size > len(own):
                 raise StateError("a line from a shard is damaged")
@@ -164,7 +180,7 @@ class Collector:
             return whole
         for line in lines:
             if line.exhausted is not None:
-                whole[self._job.layout.members(line.shard)] = line.exhausted
+                whole[self._job.layout.members_of(line.shards)] = line.exhausted
         beyond = self._accounts.find_exhausted(start, prices)
         # With pacing, a subject may save its limit for later.
         differing = beyond & ~whole if self._paced else beyond != whole
@@ -174,7 +190,7 @@ class Collector:
 
     def _check_mark(self, line: ShardLine) -> None:
         """Refuse to continue if noise would be drawn twice for a pane."""
-        if self._last.get(str(line.shard)) != line.mark:
+        if any(self._last.get(str(shard)) != line.mark for shard in line.shards):
             raise StateError(
                 "the job was started from a state that is older than its last release: noise would"
                 " be drawn again for panes of released windows. Start it from its last checkpoint"

@@ -28,22 +28,26 @@ from tacit.privacy.noise import Noise
 from tacit.privacy.prices import Claim
 from tacit.windows.panes import choose_capacity
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _PLAIN, _ARRAYS, _VERSION = "job.json", "job.npz", "terms"
-_RING_BYTES: Final = 256 << 10
-"""The most memory for open windows of a shard beyond the necessary ones: they are written with
-every checkpoint.
+_PARTS: Final = 16
+"""Open windows are divided into at least so many parts to see how much memory they take."""
+_RING_BYTES: Final = 4 << 20
+"""The most memory for open windows beyond the necessary ones: they are written with every
+checkpoint.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A source that is read separately, in its own order."""
+    """A source, or a share of its partitions, that is read separately, in its own order."""
 
     stream: str
     source: str
     """Its name, for `open_input`."""
     follow: bool = False
+    share: tuple[int, int] | None = None
+    """If the source has partitions of its own: every so many of them, from this number on."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +118,11 @@ class ShardedJob:
     def capacity(self) -> int:
         """How many panes a reader may be ahead of its closed ones, and a shard can hold."""
         windows = self.version.spec.windows
-        members = -(-len(self.subjects) // self.shards)
+        subjects = len(self.subjects)
+        members = -(-subjects // max(self.shards, _PARTS))
         needed = -(-windows.lateness // windows.pane) + 2
         held = choose_capacity(windows.pane, windows.lateness, members, self.words, windows.panes)
-        affordable = _RING_BYTES // max(1, members * self.words * 8)
+        affordable = _RING_BYTES // max(1, subjects * self.words * 8)
         return max(needed + 2, min(held, affordable))
 
     def write(self, folder: Path) -> None:
@@ -137,7 +142,9 @@ class ShardedJob:
         plain = {
             "format": _FORMAT,
             "digest": self.version.digest,
-            "partitions": [(one.stream, one.source, one.follow) for one in self.partitions],
+            "partitions": [
+                (one.stream, one.source, one.follow, one.share) for one in self.partitions
+            ],
             "shards": self.shards,
             "protected": self.protected,
             "idle": self.idle,
@@ -177,7 +184,10 @@ class ShardedJob:
                 version,
                 Subjects.from_state(named),
                 arrays["ids"],
-                tuple(Partition(*one) for one in plain["partitions"]),
+                tuple(
+                    Partition(stream, source, follow, None if share is None else tuple(share))
+                    for stream, source, follow, share in plain["partitions"]
+                ),
                 plain["shards"],
                 plain["protected"],
                 plain["idle"],

@@ -47,6 +47,16 @@ class Layout:
         slots, starts = self._by_shard
         return slots[starts[shard] : starts[shard + 1]]
 
+    @cached_property
+    def _joined(self) -> dict[tuple[int, ...], NDArray[np.int64]]:
+        return {}
+
+    def members_of(self, shards: tuple[int, ...]) -> NDArray[np.int64]:
+        """Return the slots of the subjects of several shards, one shard after the other."""
+        if shards not in self._joined:
+            self._joined[shards] = np.concatenate([self.members(shard) for shard in shards])
+        return self._joined[shards]
+
 
 @compiled
 def _hashed(text: NDArray[np.uint8], ends: NDArray[np.int64], shards: int) -> NDArray[np.int32]:

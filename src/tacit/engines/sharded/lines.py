@@ -30,24 +30,24 @@ def parse_dead_letter(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ShardLine:
-    """The answers of a window for a shard's subjects, or the message that the shard is finished."""
+    """The answers of a window for some shards' subjects, or the message that they are finished."""
 
-    shard: int
+    shards: tuple[int, ...]
     window: int = 0
     first: int = 0
     """The first window of the schedule."""
     exhausted: NDArray[np.bool_] | None = None
     body: bytes = b""
-    """Empty if the shard is finished."""
+    """Empty if the shards are finished."""
     mark: str = ""
     prices: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """`[account][subject]`, or all of them in a row, without the zeros at the end."""
 
     @classmethod
-    def of(cls, shard: int, answers: ShardAnswers) -> ShardLine:
-        """Create the line of a shard's answers."""
+    def of(cls, answers: ShardAnswers) -> ShardLine:
+        """Create the line of the answers."""
         return cls(
-            shard,
+            answers.shards,
             answers.window,
             answers.first,
             answers.exhausted,
@@ -58,29 +58,31 @@ class ShardLine:
 
     @property
     def finished(self) -> bool:
-        """Whether the shard has closed all its windows."""
+        """Whether the shards have closed all their windows."""
         return not self.body
 
     def to_line(self) -> str:
         """Format it as one line."""
         if self.finished:
-            return f"{self.shard} finished"
+            return f"{_format_shards(self.shards)} finished"
         exhausted_text = "-"
         if self.exhausted is not None:
             bits = np.packbits(self.exhausted, bitorder="little").tobytes()
             exhausted_text = f"{len(self.exhausted)}:{base64.b64encode(bits).decode()}"
         body = base64.b64encode(self.body).decode()
         prices = base64.b64encode(pack_amounts(self.prices.reshape(-1))).decode()
-        head = f"{self.shard} {self.window} {self.first} {exhausted_text} {self.mark}"
+        shards = _format_shards(self.shards)
+        head = f"{shards} {self.window} {self.first} {exhausted_text} {self.mark}"
         return f"{head} {prices} {body}"
 
     @classmethod
     def from_line(cls, text: str) -> ShardLine:
         """Parse what `to_line` returned."""
         try:
-            shard, window, *rest = text.split()
+            shards_text, window, *rest = text.split()
+            shards = _parse_shards(shards_text)
             if window == "finished":
-                return cls(int(shard))
+                return cls(shards)
             first, exhausted_text, mark, prices_text, body = rest
             exhausted = None
             if exhausted_text != "-":
@@ -91,6 +93,28 @@ class ShardLine:
                 )
             whole = base64.b64decode(body, validate=True)
             prices = unpack_amounts(base64.b64decode(prices_text, validate=True))
-            return cls(int(shard), int(window), int(first), exhausted, whole, mark, prices)
+            return cls(shards, int(window), int(first), exhausted, whole, mark, prices)
         except (ValueError, LedgerError) as error:
             raise StateError("a line from a shard is damaged") from error
+
+
+def _format_shards(shards: tuple[int, ...]) -> str:
+    """Format numbers in ascending order as ranges, such as `0-3,5`."""
+    numbers = np.array(shards)
+    breaks = np.flatnonzero(np.diff(numbers) != 1)
+    firsts, lasts = numbers[np.append(0, breaks + 1)], numbers[np.append(breaks, -1)]
+    return ",".join(
+        str(first) if first == last else f"{first}-{last}"
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+    )
+
+
+def _parse_shards(text: str) -> tuple[int, ...]:
+    """Parse what `_format_shards` returned."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    if not found or any(np.diff(found) <= 0):
+        raise ValueError("shards")
+    return tuple(found)

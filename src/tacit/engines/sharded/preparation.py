@@ -13,6 +13,7 @@ from tacit.errors import Mistake, SourceError, SpecificationError, StateError
 from tacit.ledger.lease import Lease
 from tacit.options import option
 from tacit.pipeline.accountant import declare_accounts
+from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.pipeline.versions import SpecVersion
 
@@ -32,8 +33,9 @@ def prepare(
 ) -> ShardedJob:
     """Create the job for this version of the specification and these sources.
 
-    Each source is a partition. Subjects come from the registry; without one, files are read once
-    for them. With `true`, answers are true and unprotected.
+    Each source is a partition, and so is each partition of a broker's topic, as far as there are
+    shards: a job never has more tasks. Subjects come from the registry; without one, files are
+    read once for them. With `true`, answers are true and unprotected.
     """
     spec = version.spec
     if spec.count_queries:
@@ -83,9 +85,10 @@ def prepare(
             " `subjects: {file: subjects.txt}`"
         )
     partitions = [
-        Partition(input_.stream, name, follow)
+        partition
         for input_, (_, name) in zip(assign(spec, opened), sources, strict=True)
         if input_ in run.inputs
+        for partition in _divide_source(input_, name, follow=follow, most=shards)
     ]
     ids = lease.enrol(subjects.names)
     if true:
@@ -107,10 +110,18 @@ def prepare(
     )
 
 
+def _divide_source(input_: Input, name: str, *, follow: bool, most: int) -> list[Partition]:
+    """Return a partition for the source, or one for each of its own partitions."""
+    count = min(input_.source.count_partitions(), most)
+    if count == 1:
+        return [Partition(input_.stream, name, follow)]
+    return [Partition(input_.stream, name, follow, (number, count)) for number in range(count)]
+
+
 def check_same(job: ShardedJob, before: ShardedJob) -> None:
     """Refuse to continue a job with other parameters."""
     changed = _list_changes(job.version, job.shards, before)
-    if job.partitions != before.partitions:
+    if _list_sources(job) != _list_sources(before):
         changed.append("the sources")
     if not job.subjects.names.equals(before.subjects.names):
         changed.append("the registry")
@@ -122,9 +133,14 @@ def check_same_request(
 ) -> None:
     """Refuse to take a running job for another one; nothing is read or changed for this."""
     changed = _list_changes(version, shards, running)
-    if [one.source for one in running.partitions] != list(sources):
+    if [source for _, source, _ in _list_sources(running)] != list(sources):
         changed.append("the sources")
     _refuse_changes(changed)
+
+
+def _list_sources(job: ShardedJob) -> list[tuple[str, str, bool]]:
+    """Return the sources of a job; a topic may have got more partitions since it was started."""
+    return list(dict.fromkeys((one.stream, one.source, one.follow) for one in job.partitions))
 
 
 def _list_changes(version: SpecVersion, shards: int, before: ShardedJob) -> list[str]:

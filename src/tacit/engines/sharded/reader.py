@@ -1,5 +1,7 @@
 """A reader: it judges one partition's tuples in their order and divides them among the shards.
 
+A batch is divided into one message for each lane: the shards that one task has at the moment.
+
 On one machine several sources are merged in order of their progress, so each tuple is judged by the
 watermark of its own source. A reader knows only its own source and judges in the same way. So which
 tuples are late does not depend on the number of readers.
@@ -9,8 +11,8 @@ from __future__ import annotations
 
 import io
 import time
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -27,19 +29,13 @@ from tacit.kernels import compiled
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.engine import RefusedRows
-from tacit.pipeline.reader import (
-    Input,
-    Position,
-    Positions,
-    Reader,
-    RegistryExtractor,
-    list_lines_after,
-)
-from tacit.pipeline.sources import Batch
+from tacit.pipeline.reader import Input, Position, Positions, Reader, RegistryExtractor
 from tacit.windows.clock import NONE, TAKEN, Clock, Verdicts
 
 IDLE_SECONDS: Final = 0.05
-"""Seconds that a reader waits for tuples before it yields to others."""
+"""Seconds between two looks of a reader for new tuples."""
+_AWAY_SECONDS: Final = 60.0
+"""Seconds for which the others wait at least for a source that does not answer."""
 
 
 @dataclass
@@ -47,7 +43,7 @@ class ReaderStep:
     """The result of a step."""
 
     batches: list[tuple[int, bytes]] = field(default_factory=list)
-    """Shards and encoded batches, in order."""
+    """The first shard of a lane and a batch for the whole lane, in order."""
     dead_letters: bytes = b""
     """Dead letters, one JSON line each."""
     wait: float = 0.0
@@ -59,13 +55,26 @@ class ReaderStep:
 class PartitionReader:
     """Reads one partition, one batch per step."""
 
-    def __init__(self, job: ShardedJob, number: int, state: bytes | None = None) -> None:
+    def __init__(
+        self,
+        job: ShardedJob,
+        number: int,
+        state: bytes | None = None,
+        lanes: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        """`lanes` are all shards that have subjects, in order, divided; by default all at once."""
         partition = job.partitions[number]
+        every = [job.layout.nonempty] if lanes is None else lanes
+        self._lanes = [np.array(lane, np.int32) for lane in every]
         self.spec = job.version.spec
         self._job = job
         self._number = number
         source = open_input(partition.source, follow=partition.follow)
         source.separate_by(self.spec.streams[partition.stream].delimiter)
+        if partition.share is not None:
+            source.take_share(*partition.share)
+        self.patience = IDLE_SECONDS
+        """Seconds that a step waits for tuples."""
         self._input = Input(partition.stream, source)
         windows = self.spec.windows
         self._clock = Clock.initial(
@@ -75,21 +84,7 @@ class PartitionReader:
         self._done = self._idle = self._was_idle = False
         self._taken, self._refused = 0, Counter[str]()
         """How many tuples were accepted, and refused by reason, since the job started."""
-        self._reported, self._reported_at = Counter[str](), 0
-        """Unreadable lines after the last row that were reported, by source: positions count rows,
-        so these lines are read again after a restart, perhaps in other batches.
-        """
         positions: Positions = {} if state is None else self._restore(state)
-        self._rows = 0
-        """Rows read from the source by this object."""
-        self._rejected: deque[tuple[int, Batch]] = deque()
-        """Batches with unreadable lines, and the number of rows up to their ends.
-
-        They are reported when those rows are processed, so a restart from a checkpoint reports
-        each line once.
-        """
-        self._repeated = Counter(self._reported)
-        """Lines that are read again after a restart although they were reported, by source."""
         self._letter_buffer = io.BytesIO()
         self._dead_letters = DeadLetters.to_file(self._letter_buffer)
         self._reader = Reader(
@@ -99,9 +94,8 @@ class PartitionReader:
             windows.jumps[1],
             positions=positions,
             dead_letters=self._dead_letters,
-            rejected=self._rejected,
         )
-        self._batches = self._reader.read(lambda: IDLE_SECONDS)
+        self._batches = self._reader.read(lambda: self.patience)
         self._last_tuple = time.monotonic()
 
     # Steps
@@ -128,7 +122,6 @@ class PartitionReader:
             step.batches = list(self._progress_batches())
         else:
             self._process(step, batch)
-        self._report_unreadable()
         step.dead_letters = self._letter_buffer.getvalue()
         self._letter_buffer.seek(0)
         self._letter_buffer.truncate()
@@ -137,44 +130,35 @@ class PartitionReader:
         self._dead_letters.counts.clear()
         return step
 
-    def _report_unreadable(self) -> None:
-        """Report the unreadable lines of the batches whose rows are processed, each line once."""
-        if self._rows > self._reported_at:  # positions are past all lines before these rows
-            self._reported_at = self._rows
-            self._reported.clear()
-        while self._rejected and (self._rejected[0][0] <= self._rows or self._done):
-            end, read = self._rejected.popleft()
-            known = min(self._repeated[read.source], len(read.rejected))
-            self._repeated[read.source] -= known
-            fresh = replace(read, rejected=read.rejected[known:])
-            self._dead_letters.add_lines(self._input.stream, read.source, fresh.rejected)
-            if end == self._rows:
-                after = list_lines_after(fresh, fresh.table.num_rows)
-                self._reported[read.source] += len(after)
-
     def _process(self, step: ReaderStep, batch: MergedBatch | None) -> None:
         """Process a batch, or the lack of one."""
         if batch is not None and len(batch):
-            self._rows += len(batch)
             self._last_tuple, self._idle = time.monotonic(), False
             step.batches = list(self._divide(batch))
             return
-        idle = time.monotonic() - self._last_tuple > self._job.idle / 1_000_000
+        if batch is not None:  # unreadable lines, or the position in a partition without tuples
+            self._reader.advance(batch, 0)
+        silence = time.monotonic() - self._last_tuple
+        idle = silence > self._job.idle / 1_000_000
+        if self._reader.awaiting:  # it may have tuples, and was not asked or has not answered yet
+            idle = silence > max(self._job.idle / 1_000_000, _AWAY_SECONDS)
         if idle and not self._idle:
             self._idle = self._was_idle = True
             step.batches = list(self._progress_batches())
         step.wait = IDLE_SECONDS
+
+    def close(self) -> None:
+        """Close the source; nothing is read any more."""
+        self._batches.close()
 
     def state(self) -> bytes:
         """Return the state, to continue from in any process."""
         kept = {
             "positions": self._reader.positions,
             "done": self._done,
-            "idle": self._idle,
             "was idle": self._was_idle,
             "taken": self._taken,
             "refused": self._refused,
-            "reported": self._reported,
         }
         return SavedState(kept, {"clock": self._clock.state}).to_bytes()
 
@@ -183,11 +167,10 @@ class PartitionReader:
         saved, clock = SavedState.from_bytes(state), self._clock.state
         with restoring():
             kept = saved.plain
-            self._done, self._idle = bool(kept["done"]), bool(kept["idle"])
+            self._done = bool(kept["done"])
             self._was_idle = bool(kept["was idle"])
             self._taken = int(kept["taken"])
             self._refused.update({reason: int(n) for reason, n in kept["refused"].items()})
-            self._reported.update({source: int(n) for source, n in kept["reported"].items()})
             saved_clock = check_array("clock", saved.arrays["clock"], clock.dtype, clock.shape)
             self._clock = replace(self._clock, state=saved_clock)
             return {key: _check_position(one) for key, one in kept["positions"].items()}
@@ -234,24 +217,27 @@ class PartitionReader:
             layout.shards,
         )
         compared = self._job.compiled.evaluator.attributes.get(self._input.stream, ())
-        for shard in layout.nonempty:
-            own = slice(starts[shard], starts[shard + 1])
+        counts = np.diff(starts)
+        for lane in self._lanes:
+            own = slice(starts[lane[0]], starts[lane[-1] + 1])
             attributes = None
             if compared and own.start < own.stop:
-                origin, chosen, _ = next(batch.trace(rows[own]))
-                attributes = origin.table.select(list(compared)).take(pa.array(chosen))
-            yield shard, self._encode_batch(places[own], times[own], masks[own], attributes)
+                attributes = _select_attributes(batch, rows[own], compared)
+            tuples = places[own], times[own], masks[own]
+            yield int(lane[0]), self._encode_batch(lane, counts[lane], *tuples, attributes)
 
     def _progress_batches(self) -> Iterator[tuple[int, bytes]]:
-        """Yield for every shard a batch with the progress and no tuples."""
+        """Yield for every lane a batch with the progress and no tuples."""
         places, times = np.empty(0, np.int32), np.empty(0, np.int64)
         masks = np.empty((0, self._job.words), np.uint64)
-        batch = self._encode_batch(places, times, masks, None)
-        for shard in self._job.layout.nonempty:
-            yield shard, batch
+        for lane in self._lanes:
+            counts = np.zeros(len(lane), np.int64)
+            yield int(lane[0]), self._encode_batch(lane, counts, places, times, masks, None)
 
     def _encode_batch(
         self,
+        shards: NDArray[np.int32],
+        counts: NDArray[np.int64],
         places: NDArray[np.int32],
         times: NDArray[np.int64],
         masks: NDArray[np.uint64],
@@ -267,6 +253,8 @@ class PartitionReader:
             clock.ended if seen else NONE,
             self._idle,
             self._done,
+            shards,
+            counts,
             places,
             times,
             masks,
@@ -282,6 +270,28 @@ class PartitionReader:
     ) -> None:
         for rows, lines, places in batch.trace(begin + chosen):
             self._reader.refuse(RefusedRows(rows, lines, batch.times[places], verdicts[places]))
+
+
+def _select_attributes(
+    batch: MergedBatch, rows: NDArray[np.int64], columns: Sequence[str]
+) -> pa.RecordBatch:
+    """Return the columns that conditions compare of these rows, in their order."""
+    parts, places = [], []
+    for origin, chosen, where in batch.trace(rows):
+        parts.append(origin.table.select(list(columns)).take(pa.array(chosen)))
+        places.append(where)
+    if len(parts) == 1:
+        return parts[0]
+    table = pa.Table.from_batches(parts).unify_dictionaries().combine_chunks()
+    # `trace` returns the rows of one origin after the other: back to the order of the tuples.
+    (found,) = table.take(pa.array(_find_order(rows, np.concatenate(places)))).to_batches()
+    return found
+
+
+def _find_order(rows: NDArray[np.int64], traced: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where each row is among the traced ones."""
+    order = np.argsort(traced)
+    return order[np.searchsorted(traced[order], rows)]
 
 
 @compiled

@@ -3,15 +3,18 @@
 Decoding never runs code. Bytes in another format, such as pickles, are refused before their content
 is read.
 
-    format mark | SHA-256 of the rest | size | NumPy archive, compressed
+    format mark | SHA-256 of the rest | size | archive, compressed
 
-The archive holds arrays without objects. Frames are Arrow streams, and are validated in full.
+    archive: size of the head | head, as JSON: plain data, and the type and shape of each array
+             | arrays of plain numbers
+
+Frames are Arrow streams, and are validated in full.
 """
 
 from __future__ import annotations
 
-import io
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,11 +29,13 @@ from numpy.typing import DTypeLike, NDArray
 from tacit.errors import StateError
 from tacit.pipeline.window_state import select_prefix
 
-_MARK: Final = b"tacit state 2\n\0\0"
+_MARK: Final = b"tacit state 3\n\0\0"
 _DIGEST: Final = 32
 _SIZE: Final = 8
 _CODEC: Final = pa.Codec("zstd", 1)
-_PLAIN: Final = "plain"
+_PLAIN, _PARTS = "plain", "parts"
+_NUMBERS: Final = frozenset(np.dtype(kind).str for kind in "?bhilqBHILQfd")
+"""The types of arrays that are read: numbers, in this machine's order of bytes."""
 _WHAT_TO_DO: Final = "start a new job, or start from a savepoint of this version"
 
 
@@ -50,11 +55,17 @@ class SavedState:
             f"frame.{name}": _to_octets(_to_stream(part)) for name, part in self.frames.items()
         }
         parts |= {f"blob.{name}": _to_octets(blob) for name, blob in self.blobs.items()}
-        parts[_PLAIN] = _to_octets(json.dumps(self.plain).encode())
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **parts)
-        size = buffer.tell().to_bytes(_SIZE, "little")
-        content = size + bytes(_CODEC.compress(buffer.getbuffer(), asbytes=True))
+        listed = [(name, part.dtype.str, part.shape) for name, part in parts.items()]
+        head = json.dumps({_PLAIN: self.plain, _PARTS: listed}).encode()
+        whole = b"".join(
+            [
+                len(head).to_bytes(_SIZE, "little"),
+                head,
+                *(np.ascontiguousarray(part).tobytes() for part in parts.values()),
+            ]
+        )
+        packed = bytes(_CODEC.compress(whole, asbytes=True))
+        content = len(whole).to_bytes(_SIZE, "little") + packed
         return _MARK + sha256(content).digest() + content
 
     @classmethod
@@ -73,13 +84,7 @@ class SavedState:
         try:
             size = int.from_bytes(content[:_SIZE], "little")
             whole = _CODEC.decompress(content[_SIZE:], size, asbytes=True)
-            with np.load(io.BytesIO(whole), allow_pickle=False) as file:
-                parts = {name: file[name] for name in file.files}
-            plain = json.loads(parts.pop(_PLAIN).tobytes())
-            if not isinstance(plain, dict) or not all(
-                isinstance(part, np.ndarray) for part in parts.values()
-            ):
-                raise ValueError("expected an object and arrays")
+            plain, parts = _read_archive(whole)
             return cls(
                 plain,
                 select_prefix("array.", parts),
@@ -91,6 +96,25 @@ class SavedState:
                 "the state of a reader or shard cannot be read"
                 f" ({type(error).__name__}): {_WHAT_TO_DO}"
             ) from error
+
+
+def _read_archive(whole: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Read plain data and arrays of plain numbers; raise if it is anything else."""
+    at = _SIZE + int.from_bytes(whole[:_SIZE], "little")
+    head = json.loads(whole[_SIZE:at])
+    plain, parts = head[_PLAIN], {}
+    if not isinstance(plain, dict):
+        raise ValueError("expected an object")
+    for name, kind, shape in head[_PARTS]:
+        if kind not in _NUMBERS or min(shape, default=0) < 0:
+            raise ValueError("expected plain numbers")
+        count = math.prod(shape)
+        # A copy, since restored arrays are changed in place.
+        parts[str(name)] = np.frombuffer(whole, kind, count, at).reshape(shape).copy()
+        at += count * np.dtype(kind).itemsize
+    if at != len(whole):
+        raise ValueError("unexpected bytes at the end")
+    return plain, parts
 
 
 @contextmanager
@@ -129,9 +153,9 @@ def check_array(
     return part
 
 
-def check_places(name: str, places: NDArray[Any], stop: int) -> None:
-    """Raise StateError unless all places are in `[0, stop)`."""
-    if len(places) and not (int(places.min()) >= 0 and int(places.max()) < stop):
+def check_places(name: str, places: NDArray[Any], stop: int, least: int = 0) -> None:
+    """Raise StateError unless all places are in `[least, stop)`."""
+    if len(places) and not (int(places.min()) >= least and int(places.max()) < stop):
         raise StateError(
             f"'{name}' in the state of a reader or shard does not fit this job: expected places"
             f" below {stop}. {_WHAT_TO_DO.capitalize()}"

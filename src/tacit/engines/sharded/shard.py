@@ -1,4 +1,4 @@
-"""A shard: the open windows of some subjects. A window closes when every partition has passed it.
+"""Shards: the open windows of some subjects. A window closes when every partition has passed it.
 
 Batches of a partition are inserted in their order. A batch that is too far ahead waits. The
 partition that is furthest behind never waits, so all batches are inserted in the end.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
@@ -20,8 +20,10 @@ from tacit.answers.codec import pack
 from tacit.engines.sharded.batches import ShardBatch
 from tacit.engines.sharded.checks import check_windows
 from tacit.engines.sharded.counts import TupleCounts
+from tacit.engines.sharded.division import SlotRanges, divide_windows, join_windows
 from tacit.engines.sharded.job import ShardedJob
 from tacit.engines.sharded.saved_state import SavedState, check_array, check_places, restoring
+from tacit.errors import StateError
 from tacit.events.masks import EventMasks
 from tacit.events.subjects import Subjects
 from tacit.ledger.accounts import Accounts, Amounts, Key
@@ -37,14 +39,15 @@ _TRUE: Final = "true"
 
 @dataclass(frozen=True, slots=True)
 class ShardAnswers:
-    """The answers of one window for a shard's subjects."""
+    """The answers of one window for the subjects of some shards."""
 
+    shards: tuple[int, ...]
     window: int
     """Its number: that of its last pane."""
     first: int
     """The first window of the schedule."""
     exhausted: NDArray[np.bool_] | None
-    """Subjects whose limit is reached, in the shard's order; None if there are no limits."""
+    """Subjects whose limit is reached, one shard after the other; None if there are no limits."""
     body: bytes
     prices: NDArray[np.int64]
     """`[account][subject]`: what the window costs those who are not exhausted."""
@@ -63,7 +66,7 @@ class LateTuples:
 
 @dataclass(frozen=True, slots=True)
 class _OpeningBalance:
-    """What a shard's subjects had spent before the job started."""
+    """What subjects had spent before the job started."""
 
     spent: dict[Key, Amounts]
 
@@ -71,15 +74,24 @@ class _OpeningBalance:
         return self.spent.get(key, np.zeros(0, np.int64)).copy()
 
 
-class Shard:
-    """Receives batches, and yields the answers of windows as they close."""
+class ShardGroup:
+    """Some shards that are in step: receives batches, and yields answers as windows close.
 
-    def __init__(self, job: ShardedJob, number: int, state: bytes | None = None) -> None:
+    All their subjects are evaluated together, so a group of many shards costs hardly more than one
+    shard. Each shard has its own saved state, and can be in another group later.
+    """
+
+    def __init__(
+        self, job: ShardedJob, numbers: Sequence[int], saved: Sequence[SavedState] = ()
+    ) -> None:
+        """`saved` are the states of all these shards, or empty for new ones."""
         self._job = job
+        self.numbers = tuple(numbers)
         windows = job.version.spec.windows
         self._size, self._panes = windows.pane, windows.panes
         self._streams = list(job.version.spec.streams)
-        members = job.layout.members(number)
+        members = job.layout.members_of(self.numbers)
+        self._ranges = SlotRanges.of([len(job.layout.members(number)) for number in numbers])
         self._ids = job.ids[members]
         subjects = Subjects()
         subjects.add(job.subjects.names.take(pa.array(members)))
@@ -101,20 +113,19 @@ class Shard:
         self._first = self._next = NONE
         self._progress: dict[int, ShardBatch] = {}
         """The last inserted batch of each partition, without its tuples."""
-        self._waiting: dict[int, deque[bytes]] = {}
-        self._late = 0
-        """Tuples that readers accepted but that were late here, since the job started."""
-        self._number = number
+        self._waiting: dict[int, deque[ShardBatch]] = {}
+        self._late = np.zeros(len(self.numbers), np.int64)
+        """Tuples of each shard that readers accepted but that were late here."""
         self.finished = False
         """Whether all partitions are finished and all windows closed."""
-        if state is not None:
-            self._restore(state)
+        if saved:
+            with restoring():
+                self._restore(saved)
 
-    def take(self, given: bytes) -> Iterator[ShardAnswers | LateTuples]:
-        """Receive a batch and yield the answers of the windows that it closes."""
-        partition = ShardBatch.read_partition(given)
-        check_places("partition", np.array([partition]), len(self._job.partitions))
-        self._waiting.setdefault(partition, deque()).append(given)
+    def take(self, batch: ShardBatch) -> Iterator[ShardAnswers | LateTuples]:
+        """Receive a batch for these shards and yield the answers of the windows that it closes."""
+        self._check(batch)
+        self._waiting.setdefault(batch.partition, deque()).append(batch)
         if len(self._progress.keys() | self._waiting.keys()) < len(self._job.partitions):
             return  # the start of the schedule is not known yet
         while True:
@@ -126,50 +137,61 @@ class Shard:
         done = all(batch.finished for batch in self._progress.values())
         self.finished = done and not any(self._waiting.values())
 
-    def state(self) -> bytes:
-        """Return the state, without what the job contains."""
+    def states(self) -> list[bytes]:
+        """Return the state of each shard, without what the job contains."""
         arrays, frames = self._windows.state()
         own = {name: part for name, part in arrays.items() if not name.startswith("subjects.")}
-        blobs = {f"progress.{n}": batch.to_bytes() for n, batch in self._progress.items()}
-        for number, waiting in self._waiting.items():
-            blobs |= {f"waiting.{number}.{place}": batch for place, batch in enumerate(waiting)}
+        # In order of their numbers, so that it is the same for all shards that are in step.
+        progress = {f"progress.{n}": one.to_bytes() for n, one in sorted(self._progress.items())}
+        early = sorted((number, batches) for number, batches in self._waiting.items() if batches)
         balances = {} if self._accounts is None else self._accounts.balances
-        kept = {
+        shared = {
             "first": self._first,
             "next": self._next,
-            "progress": list(self._progress),
-            "waiting": [(number, len(waiting)) for number, waiting in self._waiting.items()],
+            "progress": sorted(self._progress),
+            "waiting": [(number, len(batches)) for number, batches in early],
             "balances": list(balances),
             "finished": self.finished,
-            "late": self._late,
         }
-        own |= {f"balance.{place}": spent for place, spent in enumerate(balances.values())}
-        return SavedState(kept, own, frames, blobs).to_bytes()
+        edges, found = self._ranges.edges, []
+        for place, parts in enumerate(divide_windows(own, frames, self._ranges)):
+            inner = slice(edges[place], edges[place + 1])
+            spent = {f"balance.{n}": one[inner] for n, one in enumerate(balances.values())}
+            waiting = {
+                f"waiting.{number}.{n}": batch.select(self.numbers[place : place + 1]).to_bytes()
+                for number, batches in early
+                for n, batch in enumerate(batches)
+            }
+            plain = {**shared, "late": int(self._late[place])}
+            state = SavedState(plain, {**parts[0], **spent}, parts[1], {**progress, **waiting})
+            found.append(state.to_bytes())
+        return found
 
     @property
-    def counts(self) -> TupleCounts:
-        """The tuples that it refused although readers had accepted them."""
-        return TupleCounts(
-            f"shard {self._number}", -self._late, {REASONS[LATE]: self._late} if self._late else {}
-        )
+    def counts(self) -> list[TupleCounts]:
+        """The tuples that each shard refused although readers had accepted them."""
+        return [
+            TupleCounts(f"shard {number}", -late, {REASONS[LATE]: late} if late else {})
+            for number, late in zip(self.numbers, self._late.tolist(), strict=True)
+        ]
 
-    def _read(self, given: bytes) -> ShardBatch:
-        """Decode a batch and check that it fits: compiled code uses its slots unchecked."""
-        batch = ShardBatch.from_bytes(given)
-        check_places("slots", batch.slots, self._windows.panes.slots)
+    def _check(self, batch: ShardBatch) -> None:
+        """Check that a batch fits: compiled code uses its slots unchecked."""
+        check_places("partition", np.array([batch.partition]), len(self._job.partitions))
         check_places("stream", np.array([batch.stream]), len(self._streams))
         check_array("masks", batch.masks, np.uint64, (None, self._job.words))
-        return batch
+        sizes = np.repeat(np.diff(self._ranges.edges), batch.counts)
+        if len(sizes) != len(batch.slots):
+            raise StateError("a batch from a reader is for other shards than those of its task")
+        check_places("slots", batch.slots - sizes, 0, least=-int(sizes.max(initial=0)))
+        check_places("slots", batch.slots, self._windows.panes.slots)
 
     def _insert_ready(self) -> Iterator[LateTuples]:
         """Insert the batches that fit into the open windows."""
         end = (self._find_lowest() + self._windows.panes.capacity) * self._size
         for partition, waiting in self._waiting.items():
-            while waiting:
-                batch = self._read(waiting[0])
-                if batch.times.max(initial=NONE) >= end:
-                    break
-                waiting.popleft()
+            while waiting and waiting[0].times.max(initial=NONE) < end:
+                batch = waiting.popleft()
                 yield from self._insert(batch)
                 self._progress[partition] = batch.without_tuples()
 
@@ -182,19 +204,20 @@ class Shard:
         rows: tuple[Rows, ...] = ()
         if batch.attributes is not None:
             rows = (Rows(self._streams[batch.stream], batch.attributes),)
-        merged = MergedBatch(batch.times, batch.slots, EventMasks(batch.masks), rows)
+        slots = batch.slots + np.repeat(self._ranges.edges[:-1].astype(np.int32), batch.counts)
+        merged = MergedBatch(batch.times, slots, EventMasks(batch.masks), rows)
         self._windows.insert(merged, Verdicts.of(verdicts), 0, len(merged))
         if late.any():
-            self._late += int(np.count_nonzero(late))
-            names = self._windows.subjects.names.take(pa.array(batch.slots[late]))
+            owners = self._ranges.find(slots[late])
+            self._late += np.bincount(owners, minlength=len(self._late))
+            names = self._windows.subjects.names.take(pa.array(slots[late]))
             yield LateTuples(batch.partition, names, batch.times[late])
 
     def _find_lowest(self) -> int:
         """Find the first window that can still receive a tuple."""
         if self._next != NONE:
             return self._next
-        batches = [*self._progress.values()]
-        batches += [self._read(one[0]) for one in self._waiting.values() if one]
+        batches = [*self._progress.values(), *(one[0] for one in self._waiting.values() if one)]
         floors = [min(batch.least, batch.closed) for batch in batches if batch.least != NONE]
         return min(floors, default=0)
 
@@ -240,43 +263,69 @@ class Shard:
         answers = self._windows.answer(closed, exhausted)
         body = pack([answers], [self._ids], self._job.version.consumers)
         mark = secrets.token_hex(16) if self._job.protected else _TRUE
-        return ShardAnswers(closed.panes.first, self._first, exhausted, body, prices, mark)
+        return ShardAnswers(
+            self.numbers, closed.panes.first, self._first, exhausted, body, prices, mark
+        )
 
-    def _restore(self, state: bytes) -> None:
-        saved = SavedState.from_bytes(state)
-        with restoring():
-            self._restore_parts(saved)
-
-    def _restore_parts(self, saved: SavedState) -> None:
-        kept, blobs = saved.plain, saved.blobs
+    def _restore(self, saved: Sequence[SavedState]) -> None:
+        """Restore the states of all shards; they must be in step."""
+        windows, sizes = [], np.diff(self._ranges.edges).tolist()
+        for state, size in zip(saved, sizes, strict=True):
+            own = {n: part for n, part in state.arrays.items() if not n.startswith("balance.")}
+            check_windows(self._windows, own, state.frames, size)
+            windows.append((own, state.frames))
+        arrays, frames = join_windows(windows, self._ranges)
         subjects = self._windows.subjects
         names = {f"subjects.{name}": part for name, part in subjects.state().items()}
-        balances = {
-            cast("Key", tuple(key)): check_array(
-                f"balance.{place}", saved.arrays[f"balance.{place}"], np.int64, (len(subjects),)
-            )
-            for place, key in enumerate(kept["balances"])
-        }
-        own = {n: part for n, part in saved.arrays.items() if not n.startswith("balance.")}
-        check_windows(self._windows, own, saved.frames)
-        self._windows.restore({**own, **names}, dict(saved.frames))
+        self._windows.restore({**arrays, **names}, frames)
+        kept = saved[0].plain
         self._first, self._next = int(kept["first"]), int(kept["next"])
-        self._progress = {int(n): self._read(blobs[f"progress.{n}"]) for n in kept["progress"]}
+        blobs = saved[0].blobs
+        # Nobody knows what came meanwhile, so all partitions are awaited until they report again.
+        self._progress = {
+            int(n): replace(ShardBatch.from_bytes(blobs[f"progress.{n}"]), idle=False)
+            for n in kept["progress"]
+        }
         self._waiting = {
-            int(number): deque(blobs[f"waiting.{number}.{place}"] for place in range(count))
+            int(number): deque(
+                _join_batches([one.blobs[f"waiting.{number}.{place}"] for one in saved])
+                for place in range(count)
+            )
             for number, count in kept["waiting"]
         }
         known = np.array([*self._progress, *self._waiting], np.int64)
         check_places("partitions", known, len(self._job.partitions))
+        for batches in self._waiting.values():
+            for batch in batches:
+                self._check(batch.select(self.numbers))
         if self._accounts is not None:
-            self._accounts.balances = balances
-        self._late, self.finished = int(kept["late"]), bool(kept["finished"])
+            self._accounts.balances = self._join_balances(saved, sizes)
+        self._late = np.array([int(one.plain["late"]) for one in saved], np.int64)
+        self.finished = bool(kept["finished"])
+
+    def _join_balances(
+        self, saved: Sequence[SavedState], sizes: Sequence[int]
+    ) -> dict[Key, Amounts]:
+        keys = [cast("Key", tuple(key)) for key in saved[0].plain["balances"]]
+        return {
+            key: np.concatenate(
+                [
+                    check_array(name, one.arrays[name], np.int64, (size,))
+                    for one, size in zip(saved, sizes, strict=True)
+                ]
+            )
+            for key, name in ((key, f"balance.{place}") for place, key in enumerate(keys))
+        }
+
+
+def _join_batches(given: Sequence[bytes]) -> ShardBatch:
+    return ShardBatch.join([ShardBatch.from_bytes(one) for one in given])
 
 
 def _open_accounts(job: ShardedJob, members: NDArray[np.int64]) -> Accounts:
-    """Create the accounts of a shard's subjects.
+    """Create the accounts of these subjects.
 
-    Spending follows from public events, so every shard can compute by itself who is exhausted.
+    Spending follows from public events, so every task can compute by itself who is exhausted.
     """
     ids = job.ids[members]
     spent = {}
