@@ -21,7 +21,6 @@ import pytest
 from tacit.connectors.files import open_source
 from tacit.connectors.frames import FrameSource
 from tacit.errors import SchemaError, SourceError
-from tacit.pipeline import sources as sources_module
 from tacit.pipeline.sources import Batch, Source, is_text
 from tests.connectors.checks import column_types
 
@@ -174,7 +173,8 @@ def test_keys_of_text_are_dictionaries_and_keys_of_numbers_are_not(opened: Opene
 def test_batches_are_bounded_and_know_their_rows(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources_module, "MOST_ROWS", 64)
+    for kind in (Source, FrameSource):
+        monkeypatch.setattr(kind, "most_rows", 64)
     table = rows(500)
     source = opened(table)
     in_lines = source.unit == "bytes"

@@ -295,7 +295,7 @@ def _scraped() -> Iterator[list[Mapping[str, float]]]:
 @contextmanager
 def _small(piece: int, rows: int) -> Iterator[None]:
     """Pieces of files and batches of rows as small as can be."""
-    with patch.object(pieces, "PIECE", piece), patch.object(sources, "MOST_ROWS", rows):
+    with patch.object(pieces, "PIECE", piece), patch.object(sources.Source, "most_rows", rows):
         yield
 
 
