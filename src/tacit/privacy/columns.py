@@ -10,16 +10,22 @@ programme (see `pricing`).
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
 from tacit.kernels import compiled
 from tacit.privacy.pricing import compute_gain, count_starts, find_columns
 from tacit.privacy.simplex import Floats, Indices, dual_prices, maximise, refactorise
 
+Mixture: TypeAlias = tuple[Floats, Floats, Indices, Floats, bool]
+"""Columns, their worth, the columns in use, their weights, and whether a mixture was found."""
 _LISTED = 10
 """Up to this many classes, the columns of all sets of classes are listed."""
 _LISTED_UNEVEN = 12
 """The same if classes are not equally far apart, where generating columns takes longer."""
+_PIVOTS, _PIVOTS_PER_CLASS = 200, 20
+"""The largest number of pivots of one solution."""
 _ROUNDS = 200
 """The largest number of rounds in which columns are generated."""
 _PATIENCE = 25
@@ -36,19 +42,47 @@ _LEAST = 1e-9
 """A column must be worth more than its price by at least this."""
 
 
-@compiled
-def find_best_mixture(near: Floats, gains: Floats) -> tuple[Floats, Floats, Indices, Floats, bool]:
+def find_best_mixture(near: Floats, gains: Floats) -> Mixture:
     """Return columns `[symbol][class]`, their worth, those in use, their weights, and success.
 
     `near` is exp(-distance) between classes, at most 1 - 1e-7 for different ones. `gains`,
     `[class][query]`, is what a yes gains there; the absolute gains sum to about 1.
     """
+    # Most plans need only the first of these kernels, and the second takes long to compile.
+    if len(gains) <= _LISTED and _is_equidistant(near):
+        return _mix_all_sets(near, gains)
+    return _generate_columns(near, gains)
+
+
+@compiled
+def _mix_all_sets(near: Floats, gains: Floats) -> Mixture:
+    """Mix the columns of all sets; of classes that are equally far apart there are no others."""
+    classes = len(gains)
+    columns = np.empty((2**classes - 1, classes))
+    worth, basis = np.empty(len(columns)), np.empty(classes, np.int64)
+    _write_first_columns(near, gains, True, columns, basis)
+    nearest, scales = _nearest(near)
+    contrasts = np.empty_like(columns)
+    _evaluate(columns, gains, worth, 0, len(columns))
+    _contrast(columns, nearest, scales, contrasts, 0, len(columns))
+    right = _right_sides(nearest, scales, 0.0)
+    inverse, values = np.empty((classes, classes)), np.empty(classes)
+    constraints, factors = np.empty((0, 2), np.int64), np.empty(0)
+    limit = _PIVOTS + _PIVOTS_PER_CLASS * classes
+    solved = refactorise(
+        contrasts, constraints, factors, right, basis, inverse, values
+    ) and maximise(contrasts, worth, constraints, factors, right, basis, inverse, values, limit)
+    return columns, worth, basis, values, solved
+
+
+@compiled
+def _generate_columns(near: Floats, gains: Floats) -> Mixture:
+    """Mix few columns or those of all sets, and generate others that are worth their price."""
     classes, queries = gains.shape
     equidistant = _is_equidistant(near)
-    listed = classes <= (_LISTED if equidistant else _LISTED_UNEVEN)
+    listed = not equidistant and classes <= _LISTED_UNEVEN
     number = 2**classes - 1 if listed else 2 * classes + 1 + 2 * min(classes, queries)
-    rounds = 0 if listed and equidistant else _ROUNDS
-    columns = np.empty((number + rounds * count_starts(classes, queries), classes))
+    columns = np.empty((number + _ROUNDS * count_starts(classes, queries), classes))
     worth = np.empty(len(columns))
     basis = np.empty(classes, np.int64)
     _write_first_columns(near, gains, listed, columns, basis)
@@ -59,7 +93,7 @@ def find_best_mixture(near: Floats, gains: Floats) -> tuple[Floats, Floats, Indi
     right, centre = _right_sides(nearest, scales, 0.0 if listed else _APART), _full_knowledge(gains)
     inverse, values = np.empty((classes, classes)), np.empty(classes)
     constraints, factors = np.empty((0, 2), np.int64), np.empty(0)
-    limit = 200 + 20 * classes
+    limit = _PIVOTS + _PIVOTS_PER_CLASS * classes
     solved = refactorise(
         contrasts, constraints, factors, right, basis, inverse, values
     ) and maximise(
@@ -75,7 +109,7 @@ def find_best_mixture(near: Floats, gains: Floats) -> tuple[Floats, Floats, Indi
     )
     effort, toll = 0, classes * queries + (0 if equidistant else classes**3)
     before = -np.inf
-    for turn in range(rounds):
+    for turn in range(_ROUNDS):
         prices = _prices_of_classes(dual_prices(worth, basis, inverse), nearest, scales)
         close = centre.sum() - prices.sum() <= _CLOSE * centre.sum()
         if close or not solved or effort > _EFFORT:
