@@ -335,12 +335,13 @@ def _warn(expected: Expected, statistics: Sequence[Statistics]) -> tuple[QueryWa
     for one in statistics:
         for part, known in zip(one.affected, one.evidence, strict=True):
             open_windows[part.query] = open_windows.get(part.query, 0) + float(known.counts.sum())
+    exact = np.sum([one.exact for one in statistics], axis=0)
     warnings = []
     for number in sorted(open_windows):
         name, opened = expected.queries[number], open_windows[number]
         claims = found.tp[number] + found.fp[number]
         positives = found.tp[number] + found.fn[number]
-        drawn = claims - sum(one.exact[number] for one in statistics)
+        drawn = claims - exact[number]
         if claims <= _NEVER * windows:
             reason = (
                 "it never occurs in history"
