@@ -57,7 +57,7 @@ class FeedSelection:
 
 
 @dataclass
-class ChosenRows:
+class SelectionCache:
     """The places of the answers that readers choose by name, while names stay where they are."""
 
     rows: dict[tuple[Any, ...], NDArray[np.int64]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class UnpackedRelease:
     end: int
     """Its windows start from `first` on and before `end`."""
     rows: CodedRows
-    chosen: ChosenRows
+    chosen: SelectionCache
     """Shared by releases in which the same names have the same places."""
 
     def select(self, selection: FeedSelection, after: int) -> pa.Table:
@@ -383,5 +383,5 @@ def unpack_release(
         int(row["first"]),
         int(row["first"] + row["windows"] * row["slide"]),
         rows,
-        last.chosen if same and last is not None else ChosenRows(),
+        last.chosen if same and last is not None else SelectionCache(),
     )
