@@ -42,14 +42,17 @@ def stopped_after(ledger: Path, last: int) -> Iterator[None]:
     """Stop the run in this process when it has released the window that begins at `last`."""
 
     def is_released() -> bool:
-        with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as database:
-            query = "SELECT max(first) FROM tacit_releases"
-            return (database.execute(query).fetchone()[0] or 0) >= last
+        query = "SELECT max(first) FROM tacit_releases"
+        try:
+            with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as database:
+                return (database.execute(query).fetchone()[0] or 0) >= last
+        except sqlite3.OperationalError:
+            return False  # the file is being written
 
     def watch() -> None:
         deadline = time.monotonic() + PATIENCE
         while not ended.is_set():
-            if time.monotonic() > deadline or (ledger.exists() and is_released()):
+            if time.monotonic() > deadline or is_released():
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             time.sleep(0.02)

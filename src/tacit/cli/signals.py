@@ -15,20 +15,23 @@ _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class SignalRelay:
-    """Passes requests to stop or reload to a run; keeps them until the run exists."""
+    """Passes requests to stop or reload to a run; keeps them until the run exists.
+
+    A signal may come while another is handled, so there is no lock here.
+    """
 
     def __init__(self) -> None:
-        self._stop, self._reload = threading.Event(), threading.Event()
+        self._stop = self._reload = False
         self._callbacks: tuple[Callable[[], None], Callable[[], None]] | None = None
 
     def stop(self) -> None:
         """Request a stop."""
-        self._stop.set()
+        self._stop = True
         self._pass_on()
 
     def reload(self) -> None:
         """Request a reload."""
-        self._reload.set()
+        self._reload = True
         self._pass_on()
 
     def connect(self, stop: Callable[[], None], reload: Callable[[], None]) -> None:
@@ -39,10 +42,13 @@ class SignalRelay:
     def _pass_on(self) -> None:
         if self._callbacks is None:
             return
-        for requested, callback in zip((self._stop, self._reload), self._callbacks, strict=True):
-            if requested.is_set():
-                requested.clear()
-                callback()
+        stop, reload = self._callbacks
+        if self._stop:
+            self._stop = False
+            stop()
+        if self._reload:
+            self._reload = False
+            reload()
 
 
 @contextmanager

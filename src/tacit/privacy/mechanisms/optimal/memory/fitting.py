@@ -7,6 +7,7 @@ profiles and more smoothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -65,7 +66,8 @@ _PARTS: Final = 2
 _TIE: Final = 2.0
 """Log-likelihoods that differ by less than this are considered equal."""
 _CLEAR: Final = 5.0
-"""The log-likelihood by which windows before must help to predict the next."""
+"""The log-likelihood by which windows before must help to predict the next, if only one model is
+tried. Chance gives this much to one model in 150."""
 _ALONE: Final = (1.0, 16.0, 256.0, 4096.0)
 """Candidates for smoothing contexts if windows before are not used."""
 
@@ -178,10 +180,13 @@ def fit_without(
     return fit_transitions(join_steps(rest), _model_of(fitted, variables), history.firsts())
 
 
-def can_predict(history: ComponentHistory, fitted: Transitions, variables: int) -> bool:
+def can_predict(
+    history: ComponentHistory, fitted: Transitions, variables: int, components: int = 1
+) -> bool:
     """Return whether windows before, hours and profiles predict windows better than contexts alone.
 
-    Both are judged on stretches that follow those they are fitted to.
+    Both are judged on stretches that follow those they are fitted to. The more `components` there
+    are, the more one of them must gain: among many models, chance makes one look good.
     """
     if history.windows < 2 * LEAST_WINDOWS:
         return True
@@ -190,7 +195,7 @@ def can_predict(history: ComponentHistory, fitted: Transitions, variables: int) 
     for before, steps in _divide(sample, fitted.layout.edges):
         alone = _predict_alone(before, steps, fitted, variables)
         better += predict_held_out(before, steps, model, sample.subjects) - alone
-    return better > _CLEAR
+    return better > _CLEAR + math.log(components * len(_STRENGTHS))
 
 
 def _model_of(fitted: Transitions, variables: int) -> StepModel:

@@ -183,7 +183,10 @@ class Fits:
             histories.append(history)
             whole.append(fit_component(history, one.prior.groups, sizes[number], len(sizes)))
         bounds = tuple(sequences.windows * fold // _FOLDS for fold in range(_FOLDS + 1))
-        predict = any(map(can_predict, histories, whole, sizes))
+        predict = any(
+            can_predict(history, own, size, len(sizes))
+            for history, own, size in zip(histories, whole, sizes, strict=True)
+        )
         return cls(tuple(histories), sizes, tuple(whole), bounds, predict)
 
     def fit_folds(self, progress: ProgressCallback) -> None:
