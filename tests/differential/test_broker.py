@@ -46,7 +46,7 @@ def stopped_after(ledger: Path, last: int) -> Iterator[None]:
         try:
             with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as database:
                 return (database.execute(query).fetchone()[0] or 0) >= last
-        except sqlite3.OperationalError:
+        except sqlite3.Error:
             return False  # the file is being written
 
     def watch() -> None:

@@ -138,8 +138,10 @@ def _examine(table: NDArray[np.uint64], group: Neighbours) -> AuditFinding:
     most, least = part.max(axis=0), part.min(axis=0)
     # Columns with the same two entries are compared once, columns of zeros not at all.
     extremes = {pair for pair in zip(most.tolist(), least.tolist(), strict=True) if pair[0]}
-    impossible = [pair for pair in extremes if pair[1] == 0]
-    high, low = impossible[0] if impossible else max(extremes, key=lambda pair: Fraction(*pair))
+    high, low = 0, 1
+    for one, other in extremes:
+        if one * low > high * other:  # the larger quotient, also if it is infinite
+            high, low = one, other
     column = int(np.flatnonzero((most == high) & (least == low))[0])
     return AuditFinding(
         group.epsilon,

@@ -106,6 +106,9 @@ class ComponentChannels:
     prior: Prior
     stakes: NDArray[np.float64]
     """`[part]`: the reward of a true yes, and the penalty of a false one."""
+    _reduced: dict[
+        Hashable, tuple[Bits, tuple[int, ...], NDArray[np.float64], NDArray[np.float64]]
+    ] = field(default_factory=dict, init=False, repr=False, compare=False)
     _choices: dict[Hashable, tuple[ChannelProblem, NDArray[np.int64]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -209,14 +212,18 @@ class ComponentChannels:
             where = own.setdefault(variables, ([], []))
             where[0].append(column)
             where[1].append(number)
-        for variables, (theirs, numbers) in own.items():
+        for variables, (theirs, places) in own.items():
             index = sum(((choices >> used.index(v)) & 1) << n for n, v in enumerate(variables))
-            answers[:, theirs] = tables[variables][numbers][:, index].T
-        # Parts with the same answers everywhere become one query, with the sum of their stakes.
-        different, columns = _distinct_columns(answers)
-        if len(different) > MOST_CLASSES < len(_distinct_columns(different.T)[0].T):
-            return None
-        reward, penalty = combine_stakes(self.stakes[parts], columns)
+            answers[:, theirs] = tables[variables][places][:, index].T
+        same = (*parts, answers.tobytes())
+        if same not in self._reduced:
+            # Parts with the same answers everywhere become one query, with the sum of their stakes.
+            different, columns = _distinct_columns(answers)
+            if len(different) > MOST_CLASSES < len(_distinct_columns(different.T)[0].T):
+                return None
+            stakes = combine_stakes(self.stakes[parts], columns)
+            self._reduced[same] = different, tuple(columns.tolist()), *stakes
+        different, numbers, reward, penalty = self._reduced[same]
         prior = self.prior.choice_probabilities(signals, used)
         key = (*used, different.tobytes(), reward.tobytes(), penalty.tobytes(), prior.tobytes())
         if key not in self._choices:
@@ -230,7 +237,7 @@ class ComponentChannels:
             )
             self._choices[key] = problem, place
         choice, place = self._choices[key]
-        return ChannelBlock(tuple(parts), tuple(columns.tolist()), tuple(used), place, choice)
+        return ChannelBlock(tuple(parts), numbers, tuple(used), place, choice)
 
     def _classes(
         self, used: list[int], answers: Bits
