@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -65,6 +66,7 @@ class ChannelTables:
         *,
         joint: bool,
         gains: bool = True,
+        design: bool = True,
     ) -> None:
         self.component = channels.component
         self.joint = joint
@@ -91,13 +93,16 @@ class ChannelTables:
         """The row of each block that is in the flat arrays, by its id."""
         self._choices: dict[tuple[int, ...], Whole] = {}
         """The choice of some variables' values for each value of a joint belief."""
-        self._served: dict[tuple[int, ...], int] = {}
-        """The numbers of what the book serves, by group and open blocks."""
+        self._served = KeyTable(1 + -(-len(book.blocks) // 64))
+        """What the book serves, by group and open blocks."""
+        self._served_numbers = np.empty(0, np.int32)
+        """The number of each context in `_served`."""
         self._planned: dict[bytes, int] = {}
         self._readings = SymbolReadings(
             self.component, channels.prior, [block.variables for block in book.blocks]
         )
-        self._new = NewContexts(channels)
+        self._new = NewContexts(channels) if design else None
+        """None if the book serves all contexts that are not in the plan."""
         self.most_blocks = 1
         self.most_classes = LANES
         self.most_queries = 1
@@ -117,6 +122,8 @@ class ChannelTables:
         """The same with the zeros that fill lanes."""
         self.truths: Singles = np.empty((0, self.values, self.columns), np.float32)
         """`[context][value][part]`: whether a part is true; -1 if that is not tabulated."""
+        self._room = self.truths
+        """The same with space for more contexts."""
         self._priced: list[tuple[Channel, tuple[int, ...], Whole]] = []
         """For each candidate its channel, and the variables and classes of its block."""
         self._prices: dict[tuple[Claim, ...], NDArray[np.int64]] = {}
@@ -133,14 +140,15 @@ class ChannelTables:
         The rows are the subjects of one window, whatever they draw.
         """
         found = self._keys.look_up(signals)
-        if found.min(initial=0) < 0:
-            self._append_designed(self._new.collect())
-            found = self._keys.look_up(signals)
-            unknown = found < 0
-            if unknown.any():
-                self._append_designed(self._new.design(signals[unknown], len(signals)))
+        if self._new is not None:
+            if found.min(initial=0) < 0:
+                self._append_designed(self._new.collect())
                 found = self._keys.look_up(signals)
-        self._new.pass_windows(len(signals))
+                unknown = found < 0
+                if unknown.any():
+                    self._append_designed(self._new.design(signals[unknown], len(signals)))
+                    found = self._keys.look_up(signals)
+            self._new.pass_windows(len(signals))
         numbers = self._own[found]
         if found.min(initial=0) < 0:
             other = np.flatnonzero(found < 0)
@@ -151,15 +159,18 @@ class ChannelTables:
         """Return the numbers of contexts that the book serves."""
         needed = self._readings.find_needed(np.ascontiguousarray(signals))
         groups = self._readings.find_groups(signals)
-        table = np.column_stack([groups, needed])
-        distinct, places = np.unique(table, axis=0, return_inverse=True)
-        numbers = np.empty(len(distinct), np.int32)
-        for place, row in enumerate(distinct.tolist()):
-            key = tuple(row)
-            if key not in self._served:
-                self._served[key] = self._append_served(row[0], row[1:])
-            numbers[place] = self._served[key]
-        return numbers[places.ravel()]
+        keys = np.column_stack([groups.astype(np.uint64), pack_rows(needed)])
+        found = self._served.look_up(keys)
+        if found.min(initial=0) < 0:
+            new = np.flatnonzero(found < 0)
+            distinct, firsts = np.unique(keys[new], axis=0, return_index=True)
+            numbers = [
+                self._append_served(int(groups[row]), needed[row].tolist()) for row in new[firsts]
+            ]
+            self._served.add(distinct)
+            self._served_numbers = np.append(self._served_numbers, np.array(numbers, np.int32))
+            found = self._served.look_up(keys)
+        return np.asarray(self._served_numbers[found])
 
     def list_open(self, contexts: Numbers, beliefs: Singles) -> Iterator[tuple[bytes, int, Floats]]:
         """Yield the beliefs about each block's classes, by context of the plan and block."""
@@ -242,27 +253,40 @@ class ChannelTables:
                 queries = BlockQueries(bits, np.full(size, 1 / size))
                 channel = self._book.channels[number][int(self._book.chosen[group, number])]
                 blocks.append(_Block(block.variables, values, queries, (channel,)))
-        shape = (1, *self.truths.shape[1:])
-        self.truths = np.concatenate([self.truths, np.full(shape, -1, np.float32)])
+        self._append_truths(1)
         return self._append([blocks], np.array([group]))[0]
 
     def _tabulate_truths(self, keys: Words) -> None:
         """Append which parts are true for each value, in contexts with these signals."""
-        shape = (len(keys), *self.truths.shape[1:])
-        truths = np.full(shape, -1, np.float32)
-        if self.joint and self.truths.size + truths.size <= _MOST_TRUTHS:
-            values = np.arange(shape[1])
+        new = self._append_truths(len(keys))
+        if self.joint and self.truths.size <= _MOST_TRUTHS:
             octets = np.ascontiguousarray(keys).astype("<u8").view(np.uint8)
             signals = np.unpackbits(octets, axis=1, bitorder="little", count=self._signals)
             known = np.concatenate([np.tile([0, 1], (len(keys), 1)), signals], axis=1)
-            truths[:] = 0
-            for number, part in enumerate(self.component.parts):
-                choice = np.zeros_like(values)
-                for place, variable in enumerate(part.variables):
-                    choice |= ((values >> variable) & 1) << place
-                cofactors = np.array(part.cofactors)[choice]
-                truths[:, :, number] = known[:, cofactors]
-        self.truths = np.concatenate([self.truths, truths])
+            new[:] = 0
+            new[:, :, : len(self.component.parts)] = known[:, self._cofactors]
+
+    @cached_property
+    def _cofactors(self) -> Whole:
+        """`[value][part]`: the cofactor of a part for a value of the component."""
+        values = np.arange(self.values)
+        found = np.empty((self.values, len(self.component.parts)), np.int64)
+        for number, part in enumerate(self.component.parts):
+            choice = np.zeros_like(values)
+            for place, variable in enumerate(part.variables):
+                choice |= ((values >> variable) & 1) << place
+            found[:, number] = np.array(part.cofactors)[choice]
+        return found
+
+    def _append_truths(self, contexts: int) -> Singles:
+        """Append so many contexts whose truths are not tabulated, and return them."""
+        before, after = len(self.truths), len(self.truths) + contexts
+        if after > len(self._room):
+            self._room = np.empty((2 * after, *self.truths.shape[1:]), np.float32)
+            self._room[:before] = self.truths
+        self.truths = self._room[:after]
+        self.truths[before:] = -1
+        return self.truths[before:]
 
     def _append(self, contexts: Sequence[Sequence[_Block]], groups: Whole) -> range:
         """Append contexts with these blocks and groups; return their numbers."""

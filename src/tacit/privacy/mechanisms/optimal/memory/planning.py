@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,8 +30,7 @@ from tacit.privacy.mechanisms.optimal.memory.model import ComponentMemory
 from tacit.privacy.mechanisms.optimal.memory.simulation import (
     Decision,
     TrueAnswers,
-    combine_parts,
-    count_window,
+    count_windows,
     simulate,
 )
 from tacit.privacy.mechanisms.optimal.memory.spending import SimulatedPayments, fit_pacing
@@ -56,10 +56,15 @@ _LEAST: Final = 48
 _DRAWN: Final = 50_000
 """Shorter histories are drawn repeatedly, for about so many windows of all folds."""
 _MOST_DRAWS: Final = 16
+_FEW: Final = 8
+"""If there are more components, fewer windows are simulated, and new contexts get no channels of
+their own there. Otherwise planning would take long, and so many parts differ little by chance."""
 _CONTEXTS: Final = 64
 """The number of contexts of all components that have channels to choose from."""
 _SAMPLED: Final = 4000
 """The number of beliefs of a block that represent it."""
+_TOGETHER: Final = 1 << 22
+"""The number of subjects and parts, of several windows, that are counted together."""
 _NO_BELIEFS: Final = np.empty((0, 0))
 
 
@@ -215,9 +220,11 @@ def make_filters(
 ) -> list[BeliefFilter]:
     """Make the filters of all components, with seeded draws."""
     noise = Noise(SeededSource(seed))
+    few = len(fitted) <= _FEW
     return [
         BeliefFilter(
-            own, ChannelTables(channels, book, candidates, planned, noise, joint=own.joint)
+            own,
+            ChannelTables(channels, book, candidates, planned, noise, joint=own.joint, design=few),
         )
         for own, channels, book, candidates, planned in zip(
             fitted, parts.channels, parts.books, books, parts.planned, strict=True
@@ -297,19 +304,22 @@ def _collect_beliefs(
 ) -> list[dict[tuple[bytes, int], list[Floats]]]:
     """Return for each component the beliefs about the classes of each context's blocks."""
     found: list[dict[tuple[bytes, int], list[Floats]]] = [{} for _ in filters]
+    counts: Counter[tuple[int, bytes, int]] = Counter()
     end = min(sequences.windows, _find_length(sequences))
     for window in simulate(filters, sequences, 0, end):
-        for own, one, predicted in zip(found, filters, window.predicted, strict=True):
+        for place, (one, predicted) in enumerate(zip(filters, window.predicted, strict=True)):
             for key, number, beliefs in one.tables.list_open(predicted.contexts, predicted.beliefs):
-                kept = own.setdefault((key, number), [])
-                if sum(map(len, kept)) < _SAMPLED:
-                    kept.append(beliefs)
+                if counts[place, key, number] < _SAMPLED:
+                    counts[place, key, number] += len(beliefs)
+                    found[place].setdefault((key, number), []).append(beliefs)
     return found
 
 
 def _find_length(sequences: Sequences) -> int:
+    """Return the number of windows that are simulated in a stretch."""
     subjects: int = sequences.known.shape[1]
-    return max(_LEAST, _ROWS // max(1, subjects))
+    rows = _ROWS * _FEW // max(_FEW, len(sequences.components))
+    return max(_LEAST, rows // max(1, subjects))
 
 
 def count_held_out(
@@ -329,6 +339,8 @@ def count_held_out(
     sequences = sequences.thin(_FOLDS * _ROWS)
     sequences = sequences.repeat(min(_MOST_DRAWS, max(1, _DRAWN // max(1, sequences.known.size))))
     truth = TrueAnswers(parts.exposure)
+    width = sum(len(one.component.parts) for one in parts.channels)
+    most = max(1, _TOGETHER // max(1, width * sequences.known.shape[1]))
     found, rows = [], 0
     for fold, (begin, stop) in enumerate(pairwise(fits.bounds)):
         progress(fold / _FOLDS, "judging memory")
@@ -342,12 +354,10 @@ def count_held_out(
             # Limits are whole at the beginning of a day.
             days = sequences.local // MICROSECONDS["d"]
             warm = int(np.searchsorted(days, days[warm]))
-        for window in simulate(filters, sequences, warm, end, decide):
-            if window.number >= begin:
-                known = sequences.known[window.number]
-                likely = combine_parts(parts.exposure, window.parts)
-                count_window(counts, likely, truth.find(sequences, window.number), known)
-                rows += int(known.sum())
+        simulated = simulate(filters, sequences, warm, end, decide)
+        held_out = (window for window in simulated if window.number >= begin)
+        while several := list(islice(held_out, most)):
+            rows += count_windows(counts, truth, sequences, several)
         found.append(counts)
     scale = statistics.windows / max(1, rows)
     scaled = [PosteriorCounts(one.true * scale, one.false * scale) for one in found]

@@ -84,21 +84,23 @@ class TrueAnswers:
     """The true answers to queries in windows of history."""
 
     def __init__(self, exposure: Exposure) -> None:
-        self._exposure = exposure
+        self.exposure = exposure
         self._tables = [_flatten(component) for component in exposure.components]
 
-    def find(self, sequences: Sequences, window: int) -> list[Bits | None]:
-        """Return the answers of all subjects to each query."""
+    def find(self, sequences: Sequences, begin: int, end: int) -> list[Bits | None]:
+        """Return the answers to each query, of all subjects in windows from `begin` up to `end`."""
         parts = []
         for tables, own in zip(self._tables, sequences.components, strict=True):
-            signals = np.ascontiguousarray(own.signals[window])
-            values = np.ascontiguousarray(own.values[window])
+            signals, values = (
+                np.ascontiguousarray(one[begin:end]).reshape(-1, one.shape[2])
+                for one in (own.signals, own.values)
+            )
             truth = np.empty((len(values), len(tables[1]) - 1), np.bool_)
             _find_truth(signals, values, *tables, truth)
             parts.append(truth.astype(np.float32))
         return [
             None if likely is None else likely > 0.5
-            for likely in combine_parts(self._exposure, parts)
+            for likely in combine_parts(self.exposure, parts)
         ]
 
 
@@ -137,15 +139,20 @@ def _find_truth(
             truth[i, part] = holds(cofactors[first_cofactor[part] + choice], signals[i])
 
 
-def count_window(
+def count_windows(
     counts: PosteriorCounts,
-    likely: Sequence[Singles | None],
-    truth: Sequence[Bits | None],
-    known: Bits,
-) -> None:
-    """Add a window of all known subjects to the counts of each query."""
-    for query, (posterior, true) in enumerate(zip(likely, truth, strict=True)):
-        if posterior is None or true is None:
-            continue
-        own = true[known].astype(np.float64)
-        counts.add(query, np.clip(posterior[known].astype(np.float64), 0, 1), own, 1 - own)
+    truth: TrueAnswers,
+    sequences: Sequences,
+    windows: Sequence[SimulatedWindow],
+) -> int:
+    """Add successive windows of all known subjects to the counts of each query; return how many."""
+    begin, end = windows[0].number, windows[-1].number + 1
+    known = sequences.known[begin:end].ravel()
+    parts = [np.concatenate(own) for own in zip(*(one.parts for one in windows), strict=True)]
+    answers = truth.find(sequences, begin, end)
+    for query, posterior in enumerate(combine_parts(truth.exposure, parts)):
+        true = answers[query]
+        if posterior is not None and true is not None:
+            own = true[known].astype(np.float64)
+            counts.add(query, np.clip(posterior[known].astype(np.float64), 0, 1), own, 1 - own)
+    return int(known.sum())
