@@ -8,9 +8,9 @@ This depends on public events only, and so does the time that it takes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,15 @@ class _BlockTables:
     first_code: NDArray[np.int64]
 
 
+class _SymbolsRead(NamedTuple):
+    """What each symbol of a block says about each of its parts."""
+
+    symbols: NDArray[np.int64]
+    parts: NDArray[np.int64]
+    posterior: NDArray[np.float64]
+    answers: Bits
+
+
 class Contexts:
     """The contexts of a component, their channels, and the book for all other contexts.
 
@@ -108,6 +117,8 @@ class Contexts:
         self._readings = np.empty((0, self._words), np.uint64)
         self._posterior = np.full((1, self.parts), np.nan)
         """`[code][part]`: NaN if the code says nothing about the part; the last row always."""
+        self._read_before: dict[Hashable, tuple[Design, _SymbolsRead]] = {}
+        """By design, which is kept so that no id is used again, and parts."""
         self._known: dict[int, NDArray[np.float64]] = {}
         self._contexts: list[Context] = []
         self._prices: dict[tuple[Claim, ...], NDArray[np.int64]] = {}
@@ -355,17 +366,35 @@ class Contexts:
         # In a context of several blocks, a symbol says nothing about the parts of other blocks.
         known = np.where((counts_of_blocks == 1)[:, np.newaxis], decided, np.nan)
         posterior = known.repeat(widths, axis=0)
-        for (block, design), begin in zip(blocks, _begins(0, widths), strict=True):
-            there = slice(begin, begin + len(design.posterior))
-            parts, columns = list(block.parts), list(block.columns)
-            posterior[there, parts] = design.posterior[:, columns]
-            if self._thresholds is None:
-                table = design.channel.table.T.astype(np.float64)
-                readings[there, parts] = read_literally(table, block.choice.answers)[:, columns]
-            else:
-                readings[there, parts] = posterior[there, parts] >= self._thresholds[parts]
+        if blocks:
+            read = [self._read(block, design) for block, design in blocks]
+            begins = np.repeat(_begins(0, widths), [len(one.symbols) for one in read])
+            there = (
+                np.concatenate([one.symbols for one in read]) + begins,
+                np.concatenate([one.parts for one in read]),
+            )
+            posterior[there] = np.concatenate([one.posterior for one in read])
+            readings[there] = np.concatenate([one.answers for one in read])
         self._readings = np.concatenate([self._readings, pack_rows(readings)])
         self._posterior = _append_rows(self._posterior, posterior)
+
+    def _read(self, block: ChannelBlock, design: Design) -> _SymbolsRead:
+        """Return what the symbols of a block say; many contexts have the same block and channel."""
+        key = id(design), block.parts, block.columns
+        if key not in self._read_before:
+            parts, columns = np.array(block.parts), list(block.columns)
+            posterior = design.posterior[:, columns]
+            if self._thresholds is None:
+                table = design.channel.table.T.astype(np.float64)
+                answers = read_literally(table, block.choice.answers)[:, columns]
+            else:
+                answers = posterior >= self._thresholds[parts]
+            symbols = np.arange(len(posterior)).repeat(len(parts))
+            read = _SymbolsRead(
+                symbols, np.tile(parts, len(posterior)), posterior.ravel(), answers.ravel()
+            )
+            self._read_before[key] = design, read
+        return self._read_before[key][1]
 
     def _first_rows(self, designs: list[Design]) -> NDArray[np.int64]:
         """Return where the rows of channels begin in the sampler; each channel is added once."""
