@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from tacit.pipeline.engine import Engine, RefusedRows
 from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import loads
 from tacit.windows.clock import TAKEN
+from tests.engines.forking import Forks
 
 SPEC = """
 version: 1
@@ -332,7 +332,7 @@ def test_shards_stand_alone(spec: Specification) -> None:
     assert parts[0] | parts[1] == whole
 
 
-def test_a_snapshot_is_restored_in_another_process(tmp_path: Path) -> None:
+def test_a_snapshot_is_restored_in_another_process(tmp_path: Path, forks: Forks) -> None:
     """The state is bytes: nothing of this process is in it."""
     rows = [Row(who, at, at % 3, float(at % 5)) for at in range(40) for who in range(2)]
     registry = Subjects()
@@ -343,8 +343,9 @@ def test_a_snapshot_is_restored_in_another_process(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     with pa.ipc.new_file(tmp_path / "rest.arrow", batch(rows).schema) as file:
         file.write(batch(rows[41:]))
+    (tmp_path / "elsewhere.py").write_text(_ELSEWHERE)
     there = subprocess.run(
-        [sys.executable, "-c", _ELSEWHERE, str(tmp_path)],
+        [forks.program, tmp_path / "elsewhere.py", tmp_path],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     here = flat([*engine.push(Rows("s", batch(rows[41:]))), *engine.finish()])
