@@ -2,18 +2,21 @@
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 from tests.engines.forking import Forks
+from tests.new_ledgers import create_quickly
 from tests.services import Kafka, Postgres, postgres_server
 
-settings.register_profile("tacit", deadline=None, print_blob=True, max_examples=30)
+settings.register_profile("tacit", deadline=None, print_blob=True, max_examples=20)
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=500)
 settings.load_profile("tacit")
+create_quickly()
 
 WAITING: Final = (
     "tests/cli/test_outputs.py",
@@ -37,10 +40,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Do not search test modules for examples in docstrings: they have none."""
+    found = yield
+    return [one for one in found if not isinstance(one, DoctestModule)]
+
+
+def pytest_collection() -> None:
+    """Do not search for garbage while modules are imported: hardly anything is."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Do not search modules and tests for garbage again and again: they stay to the end."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(10_000, 20, 20)
 
 

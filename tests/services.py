@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -59,11 +59,12 @@ class Postgres:
         folder = str(self.folder)
         arguments = [self._postgres, "-F", "-D", f"{folder}/data", "-k", folder, "-h", ""]
         self._server = subprocess.Popen(
-            [*self._owner(), *arguments],
+            arguments,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=self.folder,
             start_new_session=True,
+            **self._owner(),
         )
         import psycopg
 
@@ -95,13 +96,16 @@ class Postgres:
         return f"postgresql://tacit@/{name}?host={self.folder}"
 
     @staticmethod
-    def _owner() -> list[str]:
-        # PostgreSQL refuses to run as root.
-        return ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+    def _owner() -> dict[str, Any]:
+        # PostgreSQL refuses to run as root. `runuser` would stay between it and us, and would stop
+        # for good if all processes are stopped for a moment.
+        if os.geteuid() != 0:
+            return {}
+        return {"user": "postgres", "group": "postgres", "extra_groups": []}
 
     def _as_owner(self, arguments: Sequence[str]) -> None:
         subprocess.run(
-            [*self._owner(), *arguments], check=True, stdout=subprocess.DEVNULL, cwd=self.folder
+            arguments, check=True, stdout=subprocess.DEVNULL, cwd=self.folder, **self._owner()
         )
 
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from tacit.cli import demo
 from tacit.cli.main import COMMANDS, main
+from tests.engines.forking import Forks
 
 SPEC = """
 version: 1
@@ -143,13 +144,13 @@ def test_every_format_goes_in_and_out(spec: Path, tmp_path: Path, suffix: str) -
     assert found["detected"].sum() == 1
 
 
-def test_json_lines_flow_from_standard_input_to_standard_output(spec: Path) -> None:
+def test_json_lines_flow_from_standard_input_to_standard_output(spec: Path, forks: Forks) -> None:
     """And the summary does not get between the answers."""
     lines = [
         json.dumps({"taxi": "a", "at": at, "speed": 5, "lon": 0, "lat": 0}) for at in (0, 1, 70)
     ]
     shown = subprocess.run(
-        [sys.executable, "-m", "tacit", "detect", str(spec), "-", "--json"],
+        [forks.program, "detect", spec, "-", "--json"],
         input="\n".join(lines), capture_output=True, text=True, check=True, timeout=600,
     )  # fmt: skip
     rows = [json.loads(line) for line in shown.stdout.splitlines()]

@@ -15,6 +15,7 @@ import pytest
 
 from tacit.cli.progress import show_progress
 from tests.cli.small_runs import specified, tacit, tuples
+from tests.engines.forking import Forks
 
 
 class Terminal(io.StringIO):
@@ -60,10 +61,10 @@ def test_planning_in_a_pipe_prints_only_the_report(tmp_path: Path) -> None:
     assert shown.stderr == ""
 
 
-def watch(*arguments: object) -> str:
+def watch(forks: Forks, *arguments: object) -> str:
     """What a command writes to standard error if that is a terminal."""
     master, slave = pty.openpty()
-    command = [sys.executable, "-m", "tacit", *map(str, arguments)]
+    command = [str(forks.program), *map(str, arguments)]
     environment = {**os.environ, "COLUMNS": "120", "TERM": "xterm"}
     with subprocess.Popen(
         command, stderr=slave, stdout=subprocess.DEVNULL, env=environment
@@ -79,14 +80,14 @@ def watch(*arguments: object) -> str:
     return written.decode()
 
 
-def test_on_a_terminal_plan_shows_a_share_and_the_time_left(tmp_path: Path) -> None:
+def test_on_a_terminal_plan_shows_a_share_and_the_time_left(tmp_path: Path, forks: Forks) -> None:
     """And neither it nor a run shows 100 % while something is left to do."""
     spec, history = specified(tmp_path), tuples(tmp_path / "history.csv", seed=1)
     plan, answers = tmp_path / "plan.json", tmp_path / "answers.csv"
-    planned = watch("plan", spec, "--history", history, "-o", plan)
+    planned = watch(forks, "plan", spec, "--history", history, "-o", plan)
     assert "Planning ..." in planned
     assert re.search(r"\d+ % .*(\d+:\d\d:\d\d|-:--:--)", planned)
-    ran = watch("run", spec, history, "--plan", plan, "--to", answers)
+    ran = watch(forks, "run", spec, history, "--plan", plan, "--to", answers)
     assert "releasing the last windows" in ran
     for written in (planned, ran):
         shares = find_shares(written)

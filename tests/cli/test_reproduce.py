@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,16 +16,19 @@ import pytest
 from tacit.evaluation.experiments import Synthetic
 from tacit.evaluation.variations import VARIATIONS
 from tests.cli.small_runs import tacit
+from tests.engines.forking import Forks
 
 QUICK = ("--datasets", "1", "--epsilon", "3")
 TWICE = ("--datasets", "2", "--epsilon", "2,0.5")
 
 
 @pytest.fixture(scope="module")
-def reproduced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CompletedProcess[str]]:
+def reproduced(
+    tmp_path_factory: pytest.TempPathFactory, forks: Forks
+) -> tuple[Path, CompletedProcess[str]]:
     """The folder of a run from the command line, with a process for each data set."""
     out = tmp_path_factory.mktemp("reproduced") / "deep" / "synthetic"
-    typed = [sys.executable, "-m", "tacit", "reproduce", "synthetic", *TWICE, "--json"]
+    typed = [str(forks.program), "reproduce", "synthetic", *TWICE, "--json"]
     shown = subprocess.run(
         [*typed, "--out", str(out)], capture_output=True, text=True, timeout=250, check=True
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -12,6 +11,7 @@ import pytest
 
 from tacit.engines.local import run
 from tests.cli.small_runs import SPEC, specified, tacit, tuples
+from tests.engines.forking import Forks
 
 COLUMNS = ["window_start", "window_end", "subject", "consumer", "query"]
 COLUMNS += ["detected", "confidence"]
@@ -79,8 +79,10 @@ def test_the_summary_is_for_the_operator_and_apart_from_the_answers(
     assert summary["spent"] == [{"private": "visit", "epsilon": "2", "subjects": None}]
 
 
-def test_answers_flow_to_standard_output(spec: Path, source: Path, plan: Path) -> None:
-    command = [sys.executable, "-m", "tacit", "run", str(spec), str(source), "--plan", str(plan)]
+def test_answers_flow_to_standard_output(
+    spec: Path, source: Path, plan: Path, forks: Forks
+) -> None:
+    command = [forks.program, "run", spec, source, "--plan", plan]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
     rows = [json.loads(line) for line in shown.stdout.splitlines()]
     assert len(rows) == 60 * 10 * 3

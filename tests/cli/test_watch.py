@@ -18,12 +18,15 @@ from tacit.cli.watch import ReloadSignal, read_stamps
 from tacit.planning.plan import Plan
 from tacit.spec.yaml_reader import load
 from tests.cli.small_runs import SPEC, specified, tacit, tuples
+from tests.engines.forking import Forks
 
 
 @contextmanager
-def watched(folder: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+def watched(
+    folder: Path, program: Path, *more: str
+) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """A process that watches, and what it says."""
-    command = [sys.executable, "-m", "tacit", "plan", "spec.yaml", "--history", "history.csv"]
+    command = [str(program), "plan", "spec.yaml", "--history", "history.csv"]
     command += ["-o", "plan.json", "--watch", *more]
     process = subprocess.Popen(
         command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
@@ -65,7 +68,7 @@ while True:
 
 
 def test_it_plans_again_tells_the_engine_outlives_mistakes_and_stops_when_asked(
-    tmp_path: Path,
+    tmp_path: Path, forks: Forks
 ) -> None:
     spec = specified(tmp_path)
     tuples(tmp_path / "history.csv", seed=1, windows=20)
@@ -74,7 +77,7 @@ def test_it_plans_again_tells_the_engine_outlives_mistakes_and_stops_when_asked(
     assert engine.stdout.readline() == "ready\n"
     (tmp_path / "run.pid").write_text(f"{engine.pid}\n")
     try:
-        with watched(tmp_path, "--signal", "run.pid") as (process, said):
+        with watched(tmp_path, forks.program, "--signal", "run.pid") as (process, said):
             until(said, f"sent a reload signal to process {engine.pid}")
             assert engine.stdout.readline() == "hangup\n"
             Plan.load(tmp_path / "plan.json", load(spec))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -15,9 +14,13 @@ EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 
 
 class Example:
-    """A copy of an example, and the processes that its commands start."""
+    """A copy of an example, and the processes that its commands start.
 
-    def __init__(self, name: str, folder: Path) -> None:
+    A program takes the place of `tacit` and `python`, so that they start at once.
+    """
+
+    def __init__(self, name: str, folder: Path, program: Path) -> None:
+        self._program = program
         self.folder = folder / name
         shutil.copytree(EXAMPLES / name, self.folder)
         self._running: list[subprocess.Popen[bytes]] = []
@@ -29,11 +32,10 @@ class Example:
 
     def commands(self, replaced: Mapping[str, str]) -> list[str]:
         """The commands of the README, in order, with some words replaced."""
-        tacit = str(Path(sys.executable).with_name("tacit"))
         programs = {
-            "python ": f"exec {sys.executable} ",
-            "tacit run": f"exec {tacit} run",
-            "tacit ledger": f"{tacit} ledger",
+            "python ": f"exec {self._program} ",
+            "tacit run": f"exec {self._program} run",
+            "tacit ledger": f"{self._program} ledger",
         }
         found = re.findall(r"```sh\n(.*?)```", (self.folder / "README.md").read_text(), re.S)
         return [_replace(command, {**replaced, **programs}) for command in found]

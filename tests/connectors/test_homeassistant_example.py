@@ -8,13 +8,16 @@ from pathlib import Path
 
 from tests.connectors.examples import Example
 from tests.connectors.mqtt_clients import Peer, until
+from tests.engines.forking import Forks
 from tests.services import free_port, program
 
 
-def test_the_commands_of_the_readme_give_sensors_and_their_states(tmp_path: Path) -> None:
+def test_the_commands_of_the_readme_give_sensors_and_their_states(
+    tmp_path: Path, forks: Forks
+) -> None:
     port = free_port()
     mosquitto = program("mosquitto", "/usr/sbin/mosquitto")
-    with Example("homeassistant", tmp_path) as example:
+    with Example("homeassistant", tmp_path, forks.program) as example:
         example.replace("mosquitto.conf", {"listener 1883": f"listener {port}"})
         broker, devices, run, announce = example.commands(
             {

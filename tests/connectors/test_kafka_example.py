@@ -12,18 +12,19 @@ import pytest
 
 from tests.connectors.examples import EXAMPLES, Example
 from tests.connectors.mqtt_clients import until
+from tests.engines.forking import Forks
 from tests.services import KAFKA_JARS, QUICK_JAVA, free_port, program
 
 
 def test_the_commands_of_the_readme_give_a_consumer_its_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program("java")
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", " ".join(QUICK_JAVA))
     if not any(KAFKA_JARS.glob("kafka_*.jar")):
         pytest.skip("the Kafka server is not there; make test fetches it if there is Maven")
     port, controller = free_port(), free_port()
-    with Example("kafka", tmp_path) as example:
+    with Example("kafka", tmp_path, forks.program) as example:
         (example.folder / "server").symlink_to(KAFKA_JARS)
         example.replace("server.properties", {"9092": str(port), "9093": str(controller)})
         broker, drive, run, listen, *ledger = example.commands(

@@ -12,15 +12,18 @@ import pytest
 
 from tests.connectors.examples import EXAMPLES, Example
 from tests.connectors.mqtt_clients import until
+from tests.engines.forking import Forks
 from tests.services import free_port, program
 
 
-def test_the_commands_of_the_readme_give_a_consumer_its_answers(tmp_path: Path) -> None:
+def test_the_commands_of_the_readme_give_a_consumer_its_answers(
+    tmp_path: Path, forks: Forks
+) -> None:
     port = free_port()
     mosquitto = program("mosquitto", "/usr/sbin/mosquitto")
     for name in ("mosquitto_passwd", "openssl"):
         program(name)
-    with Example("mqtt", tmp_path) as example:
+    with Example("mqtt", tmp_path, forks.program) as example:
         example.replace("mosquitto.conf", {"listener 1883": f"listener {port}"})
         passwords, broker, publish, run, listen, bad, *ledger = example.commands(
             {

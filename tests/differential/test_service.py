@@ -35,6 +35,7 @@ from tests.differential.neighbours import variants
 from tests.differential.outputs import LEDGER
 from tests.differential.test_broker import closing_tuples
 from tests.differential.worlds import Variant, World, describe, make_world
+from tests.service.services import TLS
 
 PATIENCE = 60.0
 PATHS = (
@@ -122,7 +123,7 @@ def send(service: Service, world: World, variant: Variant) -> None:
         "Authorization": f"Bearer {token}",
         "Content-Type": f"application/{shape.coding}",
     }
-    with httpx.Client(headers=headers, timeout=PATIENCE) as client:
+    with httpx.Client(headers=headers, timeout=PATIENCE, verify=TLS) as client:
         for body in payloads(shape, [*public, *world.free_tuples(variant), *ending]):
             if body.strip():  # an empty body is refused at once
                 place = f"{service.url}/v1/streams/{shape.stream}/tuples"
@@ -146,7 +147,7 @@ def look(service: Service, world: World, paths: Sequence[str] = PATHS) -> Seen:
     chosen = [*sorted(people)[:2], *sorted(people)[-1:]]  # consumers come first
     for role, name in chosen:
         token, _ = service.state.tokens.create(role, name, creator="test")
-        with httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
+        with httpx.Client(base_url=service.url, timeout=PATIENCE, verify=TLS) as client:
             client.post("/login", data={"token": token})
             own = [f"/console/queries/{query.name}" for query in world.spec.queries]
             for path in (*paths, *own):
@@ -167,7 +168,7 @@ def look(service: Service, world: World, paths: Sequence[str] = PATHS) -> Seen:
                 assert start is not None
                 place = "counts/stream?after=1969-01-01T00:00:00Z"
                 seen[f"{role} {name}", "counts stream"] = _read_stream(client, place, start)
-    with httpx.Client(base_url=service.url) as client:
+    with httpx.Client(base_url=service.url, verify=TLS) as client:
         for path in paths:
             seen["nobody", path] = _show(client.get(path))
     return seen

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import psycopg
 import pytest
 
 import tacit
+from tests.engines.forking import Forks
 from tests.services import Postgres
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "grafana"
@@ -32,7 +32,7 @@ queries:
 
 
 @pytest.fixture(scope="module")
-def stored(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> str:
+def stored(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> str:
     """The URL of a database with the answers of a day, stored as the README says."""
     folder, url = tmp_path_factory.mktemp("answers"), postgres.database("answers")
     (folder / "taxi.yaml").write_text(SPEC)
@@ -44,7 +44,7 @@ def stored(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> str:
     text = (EXAMPLE / "README.md").read_text()
     (command,) = re.findall(r"^python (store\.py .*)$", text, re.M)
     words = command.replace("postgresql:///answers", url).split()
-    script = [sys.executable, str(EXAMPLE / words[0]), *words[1:]]
+    script = [str(forks.program), str(EXAMPLE / words[0]), *words[1:]]
     for _ in range(2):  # the second time there is nothing new
         subprocess.run(script, cwd=folder, check=True, timeout=300, capture_output=True)
     return url

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tacit.answers.answers import Answers
 from tacit.connectors.frames import FrameSource
 from tacit.engines.local import survey
 from tacit.errors import SpecificationError
@@ -19,9 +20,11 @@ from tacit.pipeline.engine import Engine
 from tacit.pipeline.reader import Input
 from tacit.pipeline.release import Release
 from tacit.pipeline.run import Run
+from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan, plan_without_history
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
+from tacit.privacy.statistics import Statistics
 from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import loads
 
@@ -74,13 +77,29 @@ def inputs(s: pl.DataFrame, t: pl.DataFrame) -> list[Input]:
     return [Input("s", FrameSource(s, "s")), Input("t", FrameSource(t, "t"))]
 
 
+SURVEYS: dict[str, list[Statistics]] = {}
+
+
+def plan_from(spec: Specification, mechanism: str, decode: str) -> Plan:
+    """A plan from the history that all tests share; it is surveyed once for a specification."""
+    key = spec.fingerprint
+    if key not in SURVEYS:
+        SURVEYS[key] = survey(spec, inputs(frame(1), frame(2)), literal=True)
+    return make_plan(spec, SURVEYS[key], mechanism, decode)
+
+
+def answer(spec: Specification, plan: Plan, seed: int = 1) -> list[Answers]:
+    """Protected answers about the same tuples."""
+    given = inputs(frame(1), frame(2))
+    return list(Run(spec, given, plan=plan, noise=Noise(SeededSource(seed))))
+
+
 def protected_and_true(
-    spec: Specification, mechanism: str, decode: str, seed: int = 1
+    spec: Specification, mechanism: str, decode: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Answers, their confidence and the truth, `[window][query][subject]`."""
     given = inputs(frame(1), frame(2))
-    plan = make_plan(spec, survey(spec, given, literal=True), mechanism, decode)
-    parts = list(Run(spec, given, plan=plan, noise=Noise(SeededSource(seed))))
+    parts = answer(spec, plan_from(spec, mechanism, decode))
     sure = [
         np.stack([part.confidence(n) for n in range(len(spec.queries))], axis=1) for part in parts
     ]
@@ -165,9 +184,7 @@ def test_confidence_is_the_same_however_rows_are_cut(
         ["pattern: 'AND(x, y)', epsilon: 1", "pattern: b, epsilon: 2, subjects: [3, 65, 66]"],
         QUERIES,
     )
-    given = inputs(frame(1), frame(2))
-    plan = make_plan(spec, survey(spec, given, literal=True), mechanism, decode)
-    parts = list(Run(spec, given, plan=plan, noise=Noise(SeededSource(1))))
+    parts = answer(spec, plan_from(spec, mechanism, decode))
     whole = pl.concat([pl.DataFrame(part.table()) for part in parts])
     for rows in (1, 300):
         monkeypatch.setattr("tacit.answers.rows.MOST_ROWS", rows)
@@ -178,9 +195,13 @@ def test_confidence_is_the_same_however_rows_are_cut(
 def test_answers_come_again_with_the_same_seed_and_not_with_another() -> None:
     spec = specification(["pattern: 'AND(x, y)', epsilon: 1"], QUERIES)
     for mechanism, decode in WAYS:
-        first = protected_and_true(spec, mechanism, decode, 1)[0]
-        assert np.array_equal(first, protected_and_true(spec, mechanism, decode, 1)[0])
-        assert not np.array_equal(first, protected_and_true(spec, mechanism, decode, 2)[0])
+        plan = plan_from(spec, mechanism, decode)
+        first, again, other = (
+            np.concatenate([part.detected for part in answer(spec, plan, seed)])
+            for seed in (1, 1, 2)
+        )
+        assert np.array_equal(first, again)
+        assert not np.array_equal(first, other)
 
 
 # Conditions over two streams: t's attributes are compared, or not; s's as well, or not.
@@ -232,9 +253,7 @@ def test_conditions_over_two_streams_are_met_as_the_reference_says(silent: str) 
 def test_conditions_are_protected_over_two_streams(mechanism: str, decode: str) -> None:
     """A plan from history with both, and a run in which one of the streams sends nothing."""
     spec = specification(["pattern: 'OR(a, y)', epsilon: 1"], CONDITIONS)
-    plan = make_plan(
-        spec, survey(spec, inputs(frame(1), frame(2)), literal=True), mechanism, decode
-    )
+    plan = plan_from(spec, mechanism, decode)
     for second in (frame(4), frame(4).clear()):
         given = inputs(frame(3), second)
         parts = list(Run(spec, given, plan=plan, noise=Noise(SeededSource(1))))

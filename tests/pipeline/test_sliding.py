@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.engines import local
@@ -79,7 +79,6 @@ def expected(
 
 @specifications
 @given(row_lists, st.lists(st.integers(0, 25), max_size=3), st.booleans())
-@settings(max_examples=30)
 def test_answers_and_dead_letters_follow_the_rules_however_the_input_is_cut(
     spec: Specification, rows: list[Row], cuts: list[int], in_order: bool
 ) -> None:
@@ -90,7 +89,6 @@ def test_answers_and_dead_letters_follow_the_rules_however_the_input_is_cut(
 
 
 @given(st.integers(0, 2**32), st.sampled_from([2, 3, 4, 6]))
-@settings(max_examples=40)
 def test_any_pattern_is_detected_as_the_reference_says(seed: int, panes: int) -> None:
     random = Random(seed)
     patterns = [
@@ -178,7 +176,6 @@ def test_a_gap_longer_than_the_ring_is_filled_with_answers(spec: Specification) 
 
 
 @given(row_lists, st.lists(st.integers(0, 25), max_size=3))
-@settings(max_examples=30)
 def test_what_is_learned_does_not_depend_on_batches(rows: list[Row], cuts: list[int]) -> None:
     whole, refused = learned(rows, 30, spec=FIFTHS)
     assert learned(rows, 30, cuts, FIFTHS) == (whole, refused)

@@ -24,7 +24,7 @@ from tacit.service.state import ServiceState
 from tacit.service.workflow import Workflow
 from tacit.spec.yaml_reader import loads
 from tests.connectors.checks import Feed, SourceChecks
-from tests.service.services import SPEC, bearer
+from tests.service.services import SPEC, TLS, bearer
 
 LINES = {"Content-Type": "application/x-ndjson"}
 
@@ -51,7 +51,7 @@ class Posting(Feed):
         """Send it as it is."""
         address = f"{self.url}/v1/streams/s/tuples"
         headers = {**bearer(self.token), **LINES}
-        response = httpx.post(address, content=payload, headers=headers, timeout=90)
+        response = httpx.post(address, content=payload, headers=headers, timeout=90, verify=TLS)
         assert response.status_code == 200, response.text
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tacit.errors import OptionError
 from tacit.service.openid import LoginAttempt, OpenIdError, OpenIdLogin, OpenIdSettings
-from tests.service.services import Running, killing_after, running, write_tuples
+from tests.service.services import TLS, Running, killing_after, running, write_tuples
 
 PROVIDER = """
 import time
@@ -87,7 +87,7 @@ def test_the_login_page_leads_to_the_provider(guarded: Running) -> None:
 
 @pytest.mark.parametrize(("user", "shown"), [("ann", "operator"), ("bob", "consumer")])
 def test_people_get_the_session_of_their_role(guarded: Running, user: str, shown: str) -> None:
-    with httpx.Client(base_url=guarded.url) as browser:
+    with httpx.Client(base_url=guarded.url, verify=TLS) as browser:
         done = log_in(browser, user)
         assert done.status_code == 200
         assert "/console" in done.text
@@ -101,7 +101,7 @@ def test_people_get_the_session_of_their_role(guarded: Running, user: str, shown
 
 
 def test_a_revoked_login_ends_its_session(guarded: Running) -> None:
-    with httpx.Client(base_url=guarded.url) as browser:
+    with httpx.Client(base_url=guarded.url, verify=TLS) as browser:
         log_in(browser, "ann")
         tokens = guarded.service.state.tokens
         tokens.revoke(tokens.list_all()[0].id, actor="test")
@@ -109,7 +109,7 @@ def test_a_revoked_login_ends_its_session(guarded: Running) -> None:
 
 
 def test_someone_unknown_gets_no_session(guarded: Running) -> None:
-    with httpx.Client(base_url=guarded.url) as browser:
+    with httpx.Client(base_url=guarded.url, verify=TLS) as browser:
         refused = log_in(browser, "mallory")
         assert refused.status_code == 403
         assert "ask the operator" in refused.text
@@ -117,7 +117,10 @@ def test_someone_unknown_gets_no_session(guarded: Running) -> None:
 
 
 def test_a_response_for_another_browser_or_login_is_refused(guarded: Running) -> None:
-    with httpx.Client(base_url=guarded.url) as victim, httpx.Client() as attacker:
+    with (
+        httpx.Client(base_url=guarded.url, verify=TLS) as victim,
+        httpx.Client(verify=TLS) as attacker,
+    ):
         begun = attacker.get(f"{guarded.url}/login/openid").headers["location"]
         back = attacker.post(begun, data={"sub": "ann"}).headers["location"]
         assert victim.get(back).status_code == 403  # no login was begun here
@@ -127,7 +130,7 @@ def test_a_response_for_another_browser_or_login_is_refused(guarded: Running) ->
 
 
 def test_a_code_works_once_and_cancelling_is_no_login(guarded: Running) -> None:
-    with httpx.Client(base_url=guarded.url) as browser:
+    with httpx.Client(base_url=guarded.url, verify=TLS) as browser:
         begun = browser.get("/login/openid")
         back = httpx.post(begun.headers["location"], data={"sub": "ann"}).headers["location"]
         kept = dict(browser.cookies)

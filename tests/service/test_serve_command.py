@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import httpx
 
 from tests.cli.small_runs import tacit
+from tests.engines.forking import Forks
 from tests.service.services import (
     QUERIES,
     SPEC,
@@ -56,7 +56,7 @@ def test_serve_refuses_what_does_not_fit(tmp_path: Path) -> None:
     assert "need each other" in tacit(*given, "--tls-key", tmp_path / "key.pem").output
 
 
-def test_serve_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_serve_runs_until_it_is_told_to_stop(tmp_path: Path, forks: Forks) -> None:
     """With TLS; other tests serve without it."""
     (tmp_path / "spec.yaml").write_text(SPEC)
     source = write_tuples(tmp_path / "tuples.csv", 4)
@@ -68,9 +68,8 @@ def test_serve_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
     words = [*make.split(), "-subj", "/CN=localhost"]
     subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, timeout=60)
     command += ["--tls-certificate", "cert.pem", "--tls-key", "key.pem"]
-    program = "from tacit.cli.main import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", program, *command],
+        [forks.program, *command],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,

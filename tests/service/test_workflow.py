@@ -110,7 +110,7 @@ def shown(subject: tacit.ServiceClient) -> dict[str, str]:
     return {one["name"]: one["epsilon"] for one in subject.private()}
 
 
-@everywhere
+@pytest.mark.parametrize("place", ["postgresql"], indirect=True)
 def test_the_story_from_a_proposal_to_an_answer_and_back(live: Live) -> None:
     city, ann = live.connect("consumer", "city"), live.connect("operator", "ann")
     live.feed(3)
@@ -221,7 +221,6 @@ def knows(client: tacit.ServiceClient, query: str) -> bool:
     return query in [one["name"] for one in client.queries()]
 
 
-@everywhere
 def test_a_subject_is_stricter_at_once_and_looser_by_approval(live: Live) -> None:
     t1, ann = live.connect("subject", "t1"), live.connect("operator", "ann")
     live.feed(2)
@@ -436,7 +435,7 @@ def test_nothing_is_lost_or_released_twice_over_many_changes_under_load(
     tmp_path: Path, place: str
 ) -> None:
     """`make soak` makes more of them."""
-    change_under_load(tmp_path, changes=8, ledger=place)
+    change_under_load(tmp_path, changes=5, ledger=place)
 
 
 def change_under_load(folder: Path, changes: int, ledger: str | None = None) -> None:
