@@ -27,7 +27,8 @@ def count_starts(classes: int, queries: int) -> int:
 @compiled
 def find_columns(
     near: Floats,
-    equidistant: bool,
+    constraints: Indices,
+    factors: Floats,
     gains: Floats,
     prices: Floats,
     least: float,
@@ -40,10 +41,9 @@ def find_columns(
     Return how many were written and how many were tried. For the best valid column of given
     decisions, other decisions may be better, and so on, with more gain in each step. The searches
     start with all decisions if these are few, otherwise with those of the columns in use and of
-    single classes.
+    single classes. `constraints` and their factors are those of `list_constraints`.
     """
     classes, queries = gains.shape
-    constraints, factors = _list_constraints(near, equidistant)
     gained = np.empty(queries)
     tried = np.empty(count_starts(classes, queries) * _STEPS, np.int64)
     found, count = 0, 0
@@ -145,7 +145,7 @@ def compute_gain(column: Floats, gains: Floats, gained: Floats) -> float:
 
 
 @compiled
-def _list_constraints(near: Floats, equidistant: bool) -> tuple[Indices, Floats]:
+def list_constraints(near: Floats, equidistant: bool) -> tuple[Indices, Floats]:
     """Return pairs of classes and factors: `column[first] * factor <= column[second]`.
 
     The first ones, with factor 0, say that no entry is negative. Constraints that follow from
