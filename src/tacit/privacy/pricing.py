@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tacit.kernels import compiled
+from tacit.kernels import compiled, inlined
 from tacit.privacy.simplex import Floats, Indices, dual_prices, maximise
 
 _DECISIONS = 4
@@ -63,7 +63,7 @@ def find_columns(
     return found, count
 
 
-@compiled
+@inlined
 def _climb(
     near: Floats,
     constraints: Indices,
@@ -108,7 +108,7 @@ def _climb(
     return promised, count
 
 
-@compiled
+@inlined
 def _digest(gained: Floats) -> int:
     """Return a hash of decisions. A collision only means that a column is missed."""
     number = 1
@@ -117,7 +117,7 @@ def _digest(gained: Floats) -> int:
     return number
 
 
-@compiled
+@inlined
 def _is_known(columns: Floats, begin: int, found: int) -> bool:
     """Return whether the new column equals one that was found in this round."""
     for other in range(begin, begin + found):
@@ -165,7 +165,7 @@ def list_constraints(near: Floats, equidistant: bool) -> tuple[Indices, Floats]:
     return constraints[:number], factors[:number]
 
 
-@compiled
+@inlined
 def _is_implied(near: Floats, row: int, other: int) -> bool:
     """Return whether the constraint between two classes follows from others, or is void."""
     if near[row, other] == 0.0:
@@ -177,7 +177,7 @@ def _is_implied(near: Floats, row: int, other: int) -> bool:
     return False
 
 
-@compiled
+@inlined
 def _solve_equidistant(near: Floats, value: Floats, column: Floats) -> None:
     """Write the valid column with the highest value, if all classes are equally far apart."""
     average = -np.inf
@@ -195,7 +195,7 @@ def _solve_equidistant(near: Floats, value: Floats, column: Floats) -> None:
         average = top / total
 
 
-@compiled
+@inlined
 def _solve_general(
     near: Floats, constraints: Indices, factors: Floats, value: Floats, column: Floats
 ) -> None:
