@@ -3,6 +3,7 @@
 TacitError
 ├── SpecificationError      mistakes in a specification, all of them, each with its place
 ├── OptionError             options of a command, or arguments, that do not fit together
+├── MissingExtraError       a package of an extra that is not installed
 ├── PatternError            a pattern that cannot be read or used
 ├── SourceError             input that cannot be read at all
 ├── SinkError               answers that cannot be written
@@ -63,6 +64,10 @@ class SpecificationError(TacitError):
 
 class OptionError(TacitError):
     """Options of a command, or arguments of a function, that do not fit together."""
+
+
+class MissingExtraError(TacitError):
+    """A package is not installed that belongs to an extra, such as tacit[kafka]."""
 
 
 class PatternError(TacitError):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from tacit.errors import PlanError, SinkError
+from tacit.errors import MissingExtraError, SinkError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,11 +36,11 @@ def check_picture(path: str | PathLike[str]) -> None:
 
 
 def load_figure() -> type[Figure]:
-    """Return the class of figures; raise PlanError if matplotlib is not installed."""
+    """Return the class of figures; raise an error if matplotlib is not installed."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise PlanError(
+        raise MissingExtraError(
             "figures need matplotlib, which is not installed: pip install 'tacit[plot]'"
         ) from error
     from tacit.notebook_figure import NotebookFigure

@@ -194,7 +194,7 @@ def test_a_picture_without_matplotlib_is_refused_before_any_work(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     shown = tacit("plan", spec, "--history", "no such file", "--plot", tmp_path / "curve.svg")
-    assert shown.exit_code == 6
+    assert shown.exit_code == 12
     assert "pip install 'tacit[plot]'" in shown.stderr
 
 

@@ -149,9 +149,9 @@ def test_without_the_extra_it_is_said_what_to_install() -> None:
     code = (
         "import sys; sys.modules['paho'] = None\n"
         "from tacit.connectors.files import open_source\n"
-        "from tacit.errors import SourceError\n"
+        "from tacit.errors import MissingExtraError\n"
         "try: open_source('mqtt://host/a')\n"
-        "except SourceError as error: print(error)"
+        "except MissingExtraError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'tacit[mqtt]'" in done.stdout

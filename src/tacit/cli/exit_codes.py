@@ -17,6 +17,7 @@ from tacit.errors import (
     EngineError,
     FencedError,
     LedgerError,
+    MissingExtraError,
     OptionError,
     PlanError,
     RefusedInputError,
@@ -40,6 +41,7 @@ CODES: tuple[tuple[type[TacitError], int], ...] = (
     (LedgerError, 8),
     (EngineError, 10),
     (RefusedInputError, 11),
+    (MissingExtraError, 12),
     (TacitError, 1),
 )
 EXIT_CODES = """\b
@@ -56,6 +58,7 @@ Exit codes:
   9    another engine has taken over the run
   10   the engine cannot be started or reached, or has failed
   11   more of the input was refused than --fail-if-refused allows
+  12   an extra is not installed that the command needs
   130  interrupted
   141  the reader closed standard output"""
 

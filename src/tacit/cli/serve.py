@@ -15,6 +15,7 @@ import click
 from tacit.cli import options
 from tacit.cli.report import AnswerCounts, RunSummary
 from tacit.cli.warm import compile_kernels
+from tacit.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from tacit.cli.monitoring import MonitoringOptions
@@ -105,10 +106,10 @@ def serve(
         from tacit.service.server import ServerOptions
         from tacit.service.serving import SetupOptions
     except ModuleNotFoundError as error:
-        raise click.ClickException(MISSING) from error
+        raise MissingExtraError(MISSING) from error
     monitoring = MonitoringOptions.parse(None, log, log_level or "info", pid_file, "ledger")
     if openid is not None and find_spec("jwt") is None:
-        raise click.ClickException(OPENID_MISSING)
+        raise MissingExtraError(OPENID_MISSING)
     where = ServerOptions(host, port, tls_certificate, tls_key, openid)
     if demo:
         if given.spec is not None or given.sources or given.ledger_place or history or catalogue:

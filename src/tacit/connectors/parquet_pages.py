@@ -160,6 +160,8 @@ def _with_dictionary(
     width = max(1, (distinct - 1).bit_length())
     # A run has up to 4 bytes of value and 5 of length, for at least 8 values.
     octets = np.empty(16 + len(indices) * width // 8 + 2 * len(indices), np.uint8)
+    indices = indices.view()
+    indices.flags.writeable = False  # some are already: the kernel is compiled for one type
     size = _write_hybrid(indices, width, octets)
     data = levels + bytes([width]) + octets[:size].tobytes()
     return EncodedColumn(data, DICTIONARY, dictionary, distinct, bounds)

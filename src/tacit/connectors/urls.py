@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from urllib.parse import parse_qsl
 
 from tacit.connectors.payloads import Coding, parse_coding, parse_types
-from tacit.errors import TacitError, nearest
+from tacit.errors import MissingExtraError, TacitError, nearest
 from tacit.events.streams import ColumnType
 
 
@@ -45,7 +45,9 @@ class UrlOptions:
             raise self.wrong(f"{self.place}: {error}") from None
 
 
-def require_extra(module: str, extra: str, wrong: type[TacitError]) -> None:
+def require_extra(module: str, extra: str) -> None:
     """Raise an error if a package of an extra is not installed."""
     if find_spec(module) is None:
-        raise wrong(f"this URL needs the extra tacit[{extra}]: pip install 'tacit[{extra}]'")
+        raise MissingExtraError(
+            f"this URL needs the extra tacit[{extra}]: pip install 'tacit[{extra}]'"
+        )

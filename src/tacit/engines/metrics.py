@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tacit.errors import TacitError
+from tacit.errors import MissingExtraError, TacitError
 from tacit.options import option
 from tacit.pipeline.status import PublicStatus
 
@@ -144,11 +144,11 @@ def _seconds(microseconds: int | None) -> float | None:
 
 
 def require_metrics() -> None:
-    """Raise TacitError if the extra for metrics is not installed."""
+    """Raise an error if the extra for metrics is not installed."""
     try:
         import prometheus_client  # noqa: F401
     except ImportError as error:
-        raise TacitError(
+        raise MissingExtraError(
             f"{option('metrics')} needs the extra tacit[metrics]: pip install 'tacit[metrics]'"
         ) from error
 

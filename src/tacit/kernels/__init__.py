@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import numba
+from numba import types
 
 from tacit.kernels.cache import KernelCache
 
@@ -18,21 +19,25 @@ KERNELS: Final[dict[str, Any]] = {}
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a loop over arrays on first use and store the result on disk."""
-    return _compile(function)
+    # Nothing calls a kernel through a C function pointer, so that wrapper is not compiled.
+    options: Any = {"nogil": True, "no_cfunc_wrapper": True}
+    kernel: Any = numba.njit(**options)(function)
+    kernel._cache = KernelCache(function)
+    resolve = kernel.get_call_template
+
+    def resolve_call(args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Compile for the types of constants, not once more for each constant."""
+        return resolve(tuple(types.unliteral(one) for one in args), keywords)
+
+    kernel.get_call_template = resolve_call
+    KERNELS[f"{function.__module__}.{function.__qualname__}"] = kernel
+    return cast("Callable[P, R]", kernel)
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a step of inner loops into each kernel that calls it.
+    """Compile a step into each kernel that calls it, as if it were written there.
 
-    A call with many arrays takes longer than a short step, and compilers do not always inline it.
+    For steps of inner loops: a call with many arrays takes longer than a short step, and compilers
+    do not always inline it. Also for parts of one kernel: it compiles faster as a whole.
     """
-    return _compile(function, forceinline=True)
-
-
-def _compile(function: Callable[P, R], **more: bool) -> Callable[P, R]:
-    # Nothing calls a kernel through a C function pointer, so that wrapper is not compiled.
-    options: Any = {"nogil": True, "no_cfunc_wrapper": True, **more}
-    kernel: Any = numba.njit(**options)(function)
-    kernel._cache = KernelCache(function)
-    KERNELS[f"{function.__module__}.{function.__qualname__}"] = kernel
-    return cast("Callable[P, R]", kernel)
+    return cast("Callable[P, R]", numba.njit(nogil=True, inline="always")(function))

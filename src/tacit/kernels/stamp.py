@@ -58,7 +58,7 @@ def _describe_environment() -> str:
 
 def _describe(value: Any, seen: set[int]) -> Iterator[str]:
     """Describe a value; `seen` are the functions that are already described."""
-    if getattr(value, "targetoptions", {}).get("forceinline"):
+    if getattr(value, "targetoptions", {}).get("inline") == "always":
         yield "inlined"
     value = getattr(value, "py_func", getattr(value, "_defn", value))  # a kernel, an intrinsic
     if isinstance(value, FunctionType):

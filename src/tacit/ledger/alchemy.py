@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tacit.errors import LedgerError
+from tacit.errors import MissingExtraError
 
 MISSING = (
     "a ledger needs the extra tacit[ledger]: pip install 'tacit[ledger]', or 'tacit[postgres]' for"
@@ -12,6 +12,6 @@ MISSING = (
 try:
     import sqlalchemy as sa
 except ModuleNotFoundError as missing:
-    raise LedgerError(MISSING) from missing
+    raise MissingExtraError(MISSING) from missing
 
 __all__ = ["MISSING", "sa"]

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from tacit.errors import LedgerError, LedgerLostError
+from tacit.errors import LedgerError, LedgerLostError, MissingExtraError
 from tacit.ledger.alchemy import sa
 from tacit.masking import is_ambiguous, mask, scrub, secrets_in
 from tacit.options import command
@@ -183,7 +183,7 @@ def _postgres(place: str) -> sa.Engine:
         given = {key: value for key, value in settings.items() if key not in url.query}
         engine = sa.create_engine(url, connect_args=given, hide_parameters=True)
     except ModuleNotFoundError as missing:
-        raise LedgerError(
+        raise MissingExtraError(
             "a ledger in PostgreSQL needs the extra tacit[postgres]: pip install 'tacit[postgres]'"
         ) from missing
     except (sa.exc.ArgumentError, ValueError) as error:

@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from tacit.errors import LedgerError, OutdatedLedgerError
+from tacit.errors import LedgerError, MissingExtraError, OutdatedLedgerError
 from tacit.ledger.alchemy import MISSING, sa
 from tacit.ledger.chain import digest, hash_beginning
 from tacit.ledger.database import Database, now
@@ -73,7 +73,7 @@ def _upgrade(connection: sa.Connection) -> None:
         from alembic import command
         from alembic.config import Config
     except ModuleNotFoundError as missing:
-        raise LedgerError(MISSING) from missing
+        raise MissingExtraError(MISSING) from missing
 
     config = Config()
     config.set_main_option("script_location", str(STEPS).replace("%", "%%"))

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tacit.kernels import compiled
-from tacit.privacy.pricing import compute_gain, count_starts, find_columns
+from tacit.privacy.pricing import compute_gain, count_starts, find_columns, list_constraints
 from tacit.privacy.simplex import Floats, Indices, dual_prices, maximise, refactorise
 
 Mixture: TypeAlias = tuple[Floats, Floats, Indices, Floats, bool]
@@ -48,10 +48,10 @@ def find_best_mixture(near: Floats, gains: Floats) -> Mixture:
     `near` is exp(-distance) between classes, at most 1 - 1e-7 for different ones. `gains`,
     `[class][query]`, is what a yes gains there; the absolute gains sum to about 1.
     """
-    # Most plans need only the first of these kernels, and the second takes long to compile.
-    if len(gains) <= _LISTED and _is_equidistant(near):
+    equidistant = _is_equidistant(near)
+    if equidistant and len(gains) <= _LISTED:
         return _mix_all_sets(near, gains)
-    return _generate_columns(near, gains)
+    return _generate_columns(near, gains, equidistant)
 
 
 @compiled
@@ -59,13 +59,12 @@ def _mix_all_sets(near: Floats, gains: Floats) -> Mixture:
     """Mix the columns of all sets; of classes that are equally far apart there are no others."""
     classes = len(gains)
     columns = np.empty((2**classes - 1, classes))
-    worth, basis = np.empty(len(columns)), np.empty(classes, np.int64)
-    _write_first_columns(near, gains, True, columns, basis)
-    nearest, scales = _nearest(near)
-    contrasts = np.empty_like(columns)
-    _evaluate(columns, gains, worth, 0, len(columns))
-    _contrast(columns, nearest, scales, contrasts, 0, len(columns))
-    right = _right_sides(nearest, scales, 0.0)
+    worth, contrasts = np.empty(len(columns)), np.empty_like(columns)
+    basis = np.empty(classes, np.int64)
+    _write_all_sets(near, columns, basis)
+    nearest, scales = _find_nearest(near)
+    _evaluate(columns, gains, nearest, scales, worth, contrasts)
+    right = _compute_right_sides(nearest, scales, 0.0)
     inverse, values = np.empty((classes, classes)), np.empty(classes)
     constraints, factors = np.empty((0, 2), np.int64), np.empty(0)
     limit = _PIVOTS + _PIVOTS_PER_CLASS * classes
@@ -75,42 +74,38 @@ def _mix_all_sets(near: Floats, gains: Floats) -> Mixture:
     return columns, worth, basis, values, solved
 
 
-@compiled
-def _generate_columns(near: Floats, gains: Floats) -> Mixture:
-    """Mix few columns or those of all sets, and generate others that are worth their price."""
+def _generate_columns(near: Floats, gains: Floats, equidistant: bool) -> Mixture:
+    """Mix few columns or those of all sets, and generate others that are worth their price.
+
+    The loop is in Python: as one kernel it took long to compile, and its steps are long.
+    """
     classes, queries = gains.shape
-    equidistant = _is_equidistant(near)
     listed = not equidistant and classes <= _LISTED_UNEVEN
     number = 2**classes - 1 if listed else 2 * classes + 1 + 2 * min(classes, queries)
     columns = np.empty((number + _ROUNDS * count_starts(classes, queries), classes))
-    worth = np.empty(len(columns))
+    worth, contrasts = np.empty(len(columns)), np.empty_like(columns)
     basis = np.empty(classes, np.int64)
-    _write_first_columns(near, gains, listed, columns, basis)
-    nearest, scales = _nearest(near)
-    contrasts = np.empty_like(columns)
-    _evaluate(columns, gains, worth, 0, number)
-    _contrast(columns, nearest, scales, contrasts, 0, number)
-    right, centre = _right_sides(nearest, scales, 0.0 if listed else _APART), _full_knowledge(gains)
+    if listed:
+        _write_all_sets(near, columns, basis)
+    else:
+        _write_few_sets(near, gains, columns, basis)
+    nearest, scales = _find_nearest(near)
+    _evaluate(columns[:number], gains, nearest, scales, worth[:number], contrasts[:number])
+    right = _compute_right_sides(nearest, scales, 0.0 if listed else _APART)
     inverse, values = np.empty((classes, classes)), np.empty(classes)
-    constraints, factors = np.empty((0, 2), np.int64), np.empty(0)
+    none: tuple[Indices, Floats] = np.empty((0, 2), np.int64), np.empty(0)
+    state = (*none, right, basis, inverse, values)
     limit = _PIVOTS + _PIVOTS_PER_CLASS * classes
-    solved = refactorise(
-        contrasts, constraints, factors, right, basis, inverse, values
-    ) and maximise(
-        contrasts[:number],
-        worth[:number],
-        constraints,
-        factors,
-        right,
-        basis,
-        inverse,
-        values,
-        limit,
+    solved = refactorise(contrasts, *state) and maximise(
+        contrasts[:number], worth[:number], *state, limit
     )
+    constraints: tuple[Indices, Floats] | None = None
+    # If each class is known exactly, it has this utility: at these prices no column pays.
+    centre = np.maximum(gains, 0.0).cumsum(axis=1)[:, -1]
     effort, toll = 0, classes * queries + (0 if equidistant else classes**3)
     before = -np.inf
     for turn in range(_ROUNDS):
-        prices = _prices_of_classes(dual_prices(worth, basis, inverse), nearest, scales)
+        prices = _compute_prices(worth, basis, inverse, nearest, scales)
         close = centre.sum() - prices.sum() <= _CLOSE * centre.sum()
         if close or not solved or effort > _EFFORT:
             break
@@ -124,34 +119,26 @@ def _generate_columns(near: Floats, gains: Floats) -> Mixture:
             # column pays. A column that pays there also pays at the original prices; if none
             # does, the gap has halved.
             prices = (prices + centre) / 2
-        found, tried = find_columns(near, equidistant, gains, prices, least, columns, number, basis)
+        constraints = constraints or list_constraints(near, equidistant)
+        found, tried = find_columns(
+            near, *constraints, gains, prices, least, columns, number, basis
+        )
         effort += tried * toll
         if found == 0:
             centre = prices
             continue
-        _evaluate(columns, gains, worth, number, number + found)
-        _contrast(columns, nearest, scales, contrasts, number, number + found)
+        added = slice(number, number + found)
+        _evaluate(columns[added], gains, nearest, scales, worth[added], contrasts[added])
         number += found
-        solved = maximise(
-            contrasts[:number],
-            worth[:number],
-            constraints,
-            factors,
-            right,
-            basis,
-            inverse,
-            values,
-            limit,
-        )
+        solved = maximise(contrasts[:number], worth[:number], *state, limit)
     if solved and not listed:
-        right = _right_sides(nearest, scales, 0.0)
-        solved = refactorise(contrasts, constraints, factors, right, basis, inverse, values)
-        solved = solved and values.min() > -_SLIP
+        right[:] = _compute_right_sides(nearest, scales, 0.0)
+        solved = refactorise(contrasts, *state) and values.min() > -_SLIP
     return columns[:number], worth[:number], basis, values, solved
 
 
 @compiled
-def _right_sides(nearest: Indices, scales: Floats, apart: float) -> Floats:
+def _compute_right_sides(nearest: Indices, scales: Floats, apart: float) -> Floats:
     """Return the contrasts of the classes' sums: 1 each, or slightly more and all different.
 
     If all are 1, few columns have a weight, and most pivots change nothing: the search for columns
@@ -168,7 +155,7 @@ def _right_sides(nearest: Indices, scales: Floats, apart: float) -> Floats:
 
 
 @compiled
-def _nearest(near: Floats) -> tuple[Indices, Floats]:
+def _find_nearest(near: Floats) -> tuple[Indices, Floats]:
     """Return for each class the nearest class taken before it, and the scale of its contrast.
 
     Classes are taken by nearness, as in Prim's algorithm, starting with class 0.
@@ -190,15 +177,24 @@ def _nearest(near: Floats) -> tuple[Indices, Floats]:
 
 
 @compiled
-def _contrast(
-    columns: Floats, nearest: Indices, scales: Floats, contrasts: Floats, begin: int, end: int
+def _evaluate(
+    columns: Floats,
+    gains: Floats,
+    nearest: Indices,
+    scales: Floats,
+    worth: Floats,
+    contrasts: Floats,
 ) -> None:
-    """Write columns as differences between classes and their nearest, scaled to about 1.
+    """Write the worth of columns, and the columns as contrasts.
 
-    Rows of two close classes are nearly equal, which makes the equations ill-conditioned. Their
-    differences carry the same information and are well-conditioned.
+    A query is answered yes where that gains something. Contrasts are differences between classes
+    and their nearest, scaled to about 1: rows of two close classes are nearly equal, which makes
+    the equations ill-conditioned. Their differences carry the same information and are
+    well-conditioned.
     """
-    for column in range(begin, end):
+    gained = np.empty(gains.shape[1])
+    for column in range(len(columns)):
+        worth[column] = compute_gain(columns[column], gains, gained)
         for row in range(len(nearest)):
             contrasts[column, row] = columns[column, row]
             if nearest[row] >= 0:
@@ -207,8 +203,11 @@ def _contrast(
 
 
 @compiled
-def _prices_of_classes(prices: Floats, nearest: Indices, scales: Floats) -> Floats:
-    """Convert prices of contrasts into prices of classes."""
+def _compute_prices(
+    worth: Floats, basis: Indices, inverse: Floats, nearest: Indices, scales: Floats
+) -> Floats:
+    """Return the dual prices of classes, from those of contrasts."""
+    prices = dual_prices(worth, basis, inverse)
     found = np.zeros(len(prices))
     for row in range(len(prices)):
         found[row] += prices[row] * scales[row]
@@ -217,45 +216,22 @@ def _prices_of_classes(prices: Floats, nearest: Indices, scales: Floats) -> Floa
     return found
 
 
-@compiled
-def _write_first_columns(
-    near: Floats, gains: Floats, listed: bool, columns: Floats, basis: Indices
-) -> None:
-    """Write the first columns, and the basis: the sets of all classes but one.
-
-    Weights of these that make every class's sum 1 are all positive.
-    """
-    if listed:
-        _all_sets(near, columns)
-    else:
-        _few_sets(near, gains, columns)
-    for row in range(len(near)):
-        basis[row] = 2 ** len(near) - 2 - 2**row if listed else row
-
-
-@compiled
-def _full_knowledge(gains: Floats) -> Floats:
-    """Return each class's utility if it is known exactly: at these prices no column pays."""
-    prices = np.zeros(len(gains))
-    for row in range(len(gains)):
-        for query in range(gains.shape[1]):
-            prices[row] += max(0.0, gains[row, query])
-    return prices
-
-
-@compiled
 def _is_equidistant(near: Floats) -> bool:
     """Whether all classes are equally far apart."""
-    for row in range(len(near)):
-        for other in range(len(near)):
-            if row != other and abs(near[row, other] - near[0, 1]) > 1e-14:
-                return False
-    return True
+    if len(near) < 2:
+        return True
+    differs = np.abs(near - near[0, 1]) > 1e-14
+    np.fill_diagonal(differs, val=False)
+    return not differs.any()
 
 
 @compiled
-def _all_sets(near: Floats, columns: Floats) -> None:
-    """Write the columns of all nonempty sets of classes; set number n is column n - 1."""
+def _write_all_sets(near: Floats, columns: Floats, basis: Indices) -> None:
+    """Write the columns of all nonempty sets of classes; set number n is column n - 1.
+
+    Also write the first basis, here and below: the sets of all classes but one. Weights of these
+    that make every class's sum 1 are all positive.
+    """
     classes = len(near)
     for last in range(classes):
         begin = 2**last - 1
@@ -263,10 +239,11 @@ def _all_sets(near: Floats, columns: Floats) -> None:
             columns[begin, row] = near[last, row]
             for smaller in range(begin):
                 columns[begin + 1 + smaller, row] = max(columns[smaller, row], near[last, row])
+        basis[last] = 2**classes - 2 - 2**last
 
 
 @compiled
-def _few_sets(near: Floats, gains: Floats, columns: Floats) -> None:
+def _write_few_sets(near: Floats, gains: Floats, columns: Floats, basis: Indices) -> None:
     """Write the columns of some sets: all classes but one, single classes, and all classes.
 
     For each of the first queries, also the classes where a yes gains, and the others.
@@ -281,6 +258,7 @@ def _few_sets(near: Floats, gains: Floats, columns: Floats) -> None:
             if other != row:
                 columns[row, row] = max(columns[row, row], near[other, row])
         columns[2 * classes, row] = 1.0
+        basis[row] = row
     for query in range(min(classes, gains.shape[1])):
         for row in range(classes):
             good = 2 * classes + 1 + 2 * query
@@ -288,11 +266,3 @@ def _few_sets(near: Floats, gains: Floats, columns: Floats) -> None:
             for other in range(classes):
                 kind = good if gains[other, query] > 0 else good + 1
                 columns[kind, row] = max(columns[kind, row], near[other, row])
-
-
-@compiled
-def _evaluate(columns: Floats, gains: Floats, worth: Floats, begin: int, end: int) -> None:
-    """Write the worth of columns; a query is answered yes where that gains something."""
-    gained = np.empty(gains.shape[1])
-    for column in range(begin, end):
-        worth[column] = compute_gain(columns[column], gains, gained)

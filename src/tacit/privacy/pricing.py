@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tacit.kernels import compiled
+from tacit.kernels import compiled, inlined
 from tacit.privacy.simplex import Floats, Indices, dual_prices, maximise
 
 _DECISIONS = 4
@@ -27,7 +27,8 @@ def count_starts(classes: int, queries: int) -> int:
 @compiled
 def find_columns(
     near: Floats,
-    equidistant: bool,
+    constraints: Indices,
+    factors: Floats,
     gains: Floats,
     prices: Floats,
     least: float,
@@ -40,10 +41,9 @@ def find_columns(
     Return how many were written and how many were tried. For the best valid column of given
     decisions, other decisions may be better, and so on, with more gain in each step. The searches
     start with all decisions if these are few, otherwise with those of the columns in use and of
-    single classes.
+    single classes. `constraints` and their factors are those of `list_constraints`.
     """
     classes, queries = gains.shape
-    constraints, factors = _list_constraints(near, equidistant)
     gained = np.empty(queries)
     tried = np.empty(count_starts(classes, queries) * _STEPS, np.int64)
     found, count = 0, 0
@@ -63,7 +63,7 @@ def find_columns(
     return found, count
 
 
-@compiled
+@inlined
 def _climb(
     near: Floats,
     constraints: Indices,
@@ -108,7 +108,7 @@ def _climb(
     return promised, count
 
 
-@compiled
+@inlined
 def _digest(gained: Floats) -> int:
     """Return a hash of decisions. A collision only means that a column is missed."""
     number = 1
@@ -117,7 +117,7 @@ def _digest(gained: Floats) -> int:
     return number
 
 
-@compiled
+@inlined
 def _is_known(columns: Floats, begin: int, found: int) -> bool:
     """Return whether the new column equals one that was found in this round."""
     for other in range(begin, begin + found):
@@ -145,7 +145,7 @@ def compute_gain(column: Floats, gains: Floats, gained: Floats) -> float:
 
 
 @compiled
-def _list_constraints(near: Floats, equidistant: bool) -> tuple[Indices, Floats]:
+def list_constraints(near: Floats, equidistant: bool) -> tuple[Indices, Floats]:
     """Return pairs of classes and factors: `column[first] * factor <= column[second]`.
 
     The first ones, with factor 0, say that no entry is negative. Constraints that follow from
@@ -165,7 +165,7 @@ def _list_constraints(near: Floats, equidistant: bool) -> tuple[Indices, Floats]
     return constraints[:number], factors[:number]
 
 
-@compiled
+@inlined
 def _is_implied(near: Floats, row: int, other: int) -> bool:
     """Return whether the constraint between two classes follows from others, or is void."""
     if near[row, other] == 0.0:
@@ -177,7 +177,7 @@ def _is_implied(near: Floats, row: int, other: int) -> bool:
     return False
 
 
-@compiled
+@inlined
 def _solve_equidistant(near: Floats, value: Floats, column: Floats) -> None:
     """Write the valid column with the highest value, if all classes are equally far apart."""
     average = -np.inf
@@ -195,7 +195,7 @@ def _solve_equidistant(near: Floats, value: Floats, column: Floats) -> None:
         average = top / total
 
 
-@compiled
+@inlined
 def _solve_general(
     near: Floats, constraints: Indices, factors: Floats, value: Floats, column: Floats
 ) -> None:

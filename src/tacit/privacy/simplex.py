@@ -58,7 +58,9 @@ def maximise(
         enters = _choose_entering(columns, worth, constraints, factors, prices, careful)
         if enters < 0:
             solved = refactorise(columns, constraints, factors, right, basis, inverse, values)
-            return solved and values.min() > -_SLIP
+            for row in range(len(values)):
+                solved = solved and values[row] > -_SLIP
+            return solved
         _compute_direction(columns, constraints, factors, enters, inverse, direction)
         leaves = _choose_leaving(direction, values, basis, careful)
         if leaves < 0:

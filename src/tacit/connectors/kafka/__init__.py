@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from tacit.connectors.kafka.address import parse_sink_url, parse_source_url
 from tacit.connectors.urls import require_extra
-from tacit.errors import SinkError, SourceError
 from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import Source
 
 
 def open_source(url: str) -> Source:
     """Open a source of the messages in some topics; it connects on the first read."""
-    require_extra("confluent_kafka", "kafka", SourceError)
+    require_extra("confluent_kafka", "kafka")
     address, options = parse_source_url(url)
     if options.payload == "cbor":
-        require_extra("cbor2", "kafka", SourceError)
+        require_extra("cbor2", "kafka")
     from tacit.connectors.kafka.source import KafkaSource
 
     return KafkaSource(address, options)
@@ -26,7 +25,7 @@ def open_source(url: str) -> Source:
 
 def open_sink(url: str) -> Sink:
     """Open a sink that delivers each release once; it connects in `recover`."""
-    require_extra("confluent_kafka", "kafka", SinkError)
+    require_extra("confluent_kafka", "kafka")
     address, options = parse_sink_url(url)
     from tacit.connectors.kafka.sink import KafkaSink
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from tacit.connectors.mqtt.address import parse_sink_url, parse_source_url
 from tacit.connectors.urls import require_extra
-from tacit.errors import SinkError, SourceError
 from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import Source
 
 
 def open_source(url: str) -> Source:
     """Open a source of the messages under a topic filter; it connects on the first read."""
-    require_extra("paho", "mqtt", SourceError)
+    require_extra("paho", "mqtt")
     address, options = parse_source_url(url)
     if options.payload == "cbor":
-        require_extra("cbor2", "mqtt", SourceError)
+        require_extra("cbor2", "mqtt")
     from tacit.connectors.mqtt.source import MqttSource
 
     return MqttSource(address, options)
@@ -26,10 +25,10 @@ def open_source(url: str) -> Source:
 
 def open_sink(url: str) -> Sink:
     """Open a sink that publishes answers, with a topic for each consumer and query."""
-    require_extra("paho", "mqtt", SinkError)
+    require_extra("paho", "mqtt")
     address, options = parse_sink_url(url)
     if options.payload == "cbor":
-        require_extra("cbor2", "mqtt", SinkError)
+        require_extra("cbor2", "mqtt")
     from tacit.connectors.mqtt.sink import MqttSink
 
     return MqttSink(address, options)

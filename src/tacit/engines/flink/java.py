@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tacit.errors import EngineError
+from tacit.errors import EngineError, MissingExtraError
 
 FLINK: Final = "2.3"
 _OLDEST: Final = 17
@@ -59,7 +59,7 @@ def find_flink_version() -> str:
     try:
         return importlib.metadata.version("apache-flink")
     except importlib.metadata.PackageNotFoundError as error:
-        raise EngineError(
+        raise MissingExtraError(
             "the engine flink needs the package apache-flink, which is not installed: install"
             " it in a separate environment, since it needs older packages:"
             " pip install 'tacit[flink]'"
