@@ -44,7 +44,7 @@ class CountShare:
         ]
         """The elements of each count, and what it costs a window, in nano-epsilon."""
         self._horizons = {one.horizon for one in spending.values()}
-        self._longest = max((max(one.intervals) for one in spending.values()), default=1)
+        self._longest = max((one.longest for one in spending.values()), default=1)
         """The most windows that one draw is for."""
 
     def find_kept(self, accounts: Accounts, start: int, first: int) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,6 @@ from tacit.privacy.mechanisms.counts import MEMORY, CountBits, ReleasedBits
 from tacit.privacy.mechanisms.mechanism import RunMemory, pack_slots
 from tacit.windows.clock import NONE
 
-_FIELDS: Final = 4
-"""The numbers that the filter of a count remembers for each group."""
 Memory = Mapping[str, NDArray[Any]]
 Bits = NDArray[np.bool_]
 
@@ -132,18 +130,20 @@ def find_uncounted(
 def format_memory(memory: Memory) -> dict[str, str]:
     """Format what is remembered of counts as texts, for a checkpoint."""
     return {
-        name: base64.b64encode(np.ascontiguousarray(part, "<f8").tobytes()).decode()
+        name: f"{len(part)}:{base64.b64encode(part.astype('<f8').tobytes()).decode()}"
         for name, part in memory.items()
     }
 
 
 def parse_memory(kept: Mapping[str, str]) -> Memory:
     """Parse what `format_memory` returned, among other texts of a checkpoint."""
+    found = {}
     try:
-        return {
-            name: np.frombuffer(base64.b64decode(text, validate=True), "<f8").reshape(_FIELDS, -1)
-            for name, text in kept.items()
-            if name.startswith(f"{MEMORY}.")
-        }
+        for name in kept:
+            if name.startswith(f"{MEMORY}."):
+                rows, _, text = kept[name].partition(":")
+                numbers = np.frombuffer(base64.b64decode(text, validate=True), "<f8")
+                found[name] = numbers.reshape(int(rows), -1)
     except ValueError as error:
         raise StateError("the checkpoint of the job in the ledger is damaged") from error
+    return found
