@@ -128,13 +128,15 @@ def test_deviations_that_return_are_not_followed_for_long(monkeypatch: pytest.Mo
     assert error < 0.85 * walking
 
 
-def test_days_of_another_level_are_followed_by_another_model() -> None:
+def test_the_model_that_fits_the_present_is_used() -> None:
     """History prefers deviations that return; what is drawn soon shows that they stay."""
-    memory = learn(scatter(4, 1, 0.5), LIMIT)
-    error, _ = measure(memory, scatter(3, 2, 0.5, shift=250))
-    stubborn = replace(memory, models={"": (memory.models[""][2],) * 3})
-    lost, _ = measure(stubborn, scatter(3, 2, 0.5, shift=250))
-    assert error < 0.6 * lost
+    memory = learn(scatter(4, 1, 0.5), CountLimit(Fraction(5), MICROSECONDS["d"]))
+    alone = [replace(memory, models={"": (one,) * 3}) for one in memory.models[""]]
+    for shift in (0.0, 250.0):
+        fresh = scatter(3, 2, 0.5, shift)
+        errors = [measure(one, fresh)[0] for one in alone]
+        assert measure(memory, fresh)[0] < 1.1 * min(errors)
+        assert max(errors) > 1.2 * min(errors)
 
 
 def test_plans_of_a_former_version_have_one_model() -> None:
