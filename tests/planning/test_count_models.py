@@ -151,9 +151,9 @@ def test_plans_of_a_former_version_have_one_model() -> None:
     assert len(read.models[""]) == 1
     error, _ = measure(read, make(2, 2))
     assert error == pytest.approx(measure(memory, make(2, 2))[0], rel=0.5)
-    for wrong in ({"models": {"": []}}, {"models": {"": plain["models"][""][:2]}}):
-        with pytest.raises(ValueError, match=r"."):
-            CountMemory.from_dict(plain | wrong)
+    for models, found in (([], "memory"), (plain["models"][""][:2], "intervals")):
+        with pytest.raises(ValueError, match=found):
+            CountMemory.from_dict(plain | {"models": {"": models}})
 
 
 def test_a_count_that_is_never_open_has_no_memory() -> None:

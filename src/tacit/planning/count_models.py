@@ -143,7 +143,9 @@ def _fit(usual: Floats, deviations: Floats, least: float, *, returns: bool) -> G
     before, after = before[both], after[both]
     kept = 1.0
     if returns and len(before) >= _LEAST_PAIRS:
-        kept = float(np.clip((before @ after) / max(before @ before, 1e-18), 0.0, _MOST_KEPT))
+        kept = float(
+            np.clip(float(before @ after) / max(float(before @ before), 1e-18), 0.0, _MOST_KEPT)
+        )
     moved = float(((after - kept * before) ** 2).mean()) if len(before) else 0.0
     step = max(least, moved if kept == 1 else (1 - kept**2) * spread)
     likely = -(np.log(step) + moved / step) / 2
@@ -156,10 +158,9 @@ def _smooth(sums: Floats, seen: Floats, width: int, mean: float) -> Floats:
     The last axis has the parts of the day.
     """
     reach = range(-(width // 2), width // 2 + 1)
-    total, number = (
-        np.sum([np.roll(part, by, -1) for by in reach], axis=0) for part in (sums, seen)
-    )
-    return np.asarray(np.where(number > 0, total / np.maximum(number, 1), mean))
+    total: Floats = np.sum([np.roll(sums, by, axis=-1) for by in reach], axis=0)
+    number: Floats = np.sum([np.roll(seen, by, axis=-1) for by in reach], axis=0)
+    return np.where(number > 0, total / np.maximum(number, 1), mean)
 
 
 def _plan_spending(

@@ -303,8 +303,8 @@ class CountFilter:
         fields = len(FilterState._fields) - 1
         if array is None or array.shape != (fields * models + 1, groups):
             return self.start()
-        *parts, paid = np.split(array, [models * place for place in range(1, fields + 1)])
-        return FilterState(*parts, paid[0])
+        level, variance, scale, belief = array[:-1].reshape(fields, models, groups)
+        return FilterState(level, variance, scale, belief, array[-1])
 
     def choose_intervals(self, state: FilterState, window: int, local: int) -> Numbers:
         """Return by group for how many windows this one is drawn; 0 if it is not."""

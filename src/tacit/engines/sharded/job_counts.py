@@ -62,7 +62,8 @@ class JobCounts:
         """Return `[account][subject]`: what the counts of a window cost."""
         job = self._job
         memory = RunMemory(self.memory)
-        return self._evaluator.price_count_bits(bits, job.claims, job.subjects.names, memory)[0]
+        found = self._evaluator.price_count_bits(bits, job.claims, job.subjects.names, memory)
+        return np.asarray(found[0])
 
     def draw(
         self, bits: CountBits, uncounted: Bits, exhausted: Bits, lines: Sequence[ShardLine]
