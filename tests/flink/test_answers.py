@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 
+import tacit
 from tacit.cli.main import main
 from tacit.engines.flink.launch import RunningJob, start
 from tacit.engines.flink.submission import submit
@@ -56,6 +57,44 @@ def test_true_answers_and_dead_letters_are_those_of_one_machine(tmp_path: Path) 
     assert lettered(b"".join(letters)).equals(refused)
     found = [json.loads(letter)["raw"] for letter in b"".join(letters).split(b"\n")[:-1]]
     assert found.count(bad) == 2
+
+
+COUNTED = """
+  - {name: doors, consumer: city, count: "AND(door, bed)"}
+  - {name: rooms, consumer: care, count: door, by: room}
+subjects: {file: people.csv, column: who}
+private:
+  - {pattern: door, epsilon: 80}
+"""
+
+
+def test_counts_are_drawn_once_for_all_shards(tmp_path: Path) -> None:
+    """With so much epsilon there is hardly any noise: counts are those of one machine."""
+    people = pl.DataFrame({"who": [f"p{n}" for n in range(1, 30)]})
+    people = people.with_columns(room=pl.Series([str(n % 3) for n in range(29)]))
+    people.write_csv(tmp_path / "people.csv")
+    (tmp_path / "home.yaml").write_text(SPEC.rstrip() + COUNTED)
+    sources = [path for _, path in written(tmp_path, 4, 2, 600)]
+    outcome = submit(
+        tmp_path / "home.yaml",
+        *sources,
+        to=tmp_path / "answers.jsonl",
+        counts_to=tmp_path / "counts.csv",
+        folder=tmp_path / "job",
+        mechanism="uniform",
+        parallelism=2,
+        settings=QUICK,
+    )
+    assert outcome.finished
+    true = tacit.detect(tmp_path / "home.yaml", *sources).counted()
+    found = pl.read_csv(tmp_path / "counts.csv", try_parse_dates=True)
+    assert found.height == true.height == 4 * outcome.windows
+    assert found["query"].to_list() == true["query"].cast(pl.String).to_list()
+    assert found["count"].to_list() == true["count"].to_list()
+    assert "drawn" in found["method"].to_list()
+    assert (found["left_out"] == 0).all()
+    with Ledger.open(str(tmp_path / "job" / "ledger.db")) as ledger:
+        assert verify(ledger).passed
 
 
 class FinishedJob:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from tacit.durations import MICROSECONDS
+from tacit.planning import count_models as planned
 from tacit.planning.count_models import CountLimit, follow_history, learn_count_memory
 from tacit.privacy import count_memory
 from tacit.privacy.count_memory import CountHistory, CountMemory
@@ -73,17 +75,17 @@ def test_slow_counts_are_drawn_rarely_and_fast_ones_often() -> None:
     slow, fast = (learn(make(4, 1, speed=speed)).spending for speed in (0.2, 5.0))
     assert slow is not None
     assert fast is not None
-    middle = len(slow.intervals) // 2
-    assert slow.intervals[middle] > fast.intervals[middle]
-    assert list(slow.intervals) == sorted(slow.intervals, reverse=True)
+    for rare, often in zip(slow.intervals, fast.intervals, strict=True):
+        assert rare[len(rare) // 2] > often[len(often) // 2]
+        assert list(rare) == sorted(rare, reverse=True)
 
 
 def test_a_filter_with_memory_is_better_than_the_draws_alone() -> None:
     memory = learn(make(6, 1), None)
     error, _ = measure(memory, make(4, 2))
     flat = learn(make(1, 1), None)  # one day does not show what is usual
-    assert len(flat.models[""].usual) == 1
-    assert len(memory.models[""].usual) == DAY
+    assert [len(one.usual) for one in flat.models[""]] == [1, 1, 1]
+    assert [len(one.usual) for one in memory.models[""]] == [1, DAY, DAY]
     assert error < 0.6  # the draws alone: 0.27 is geometric noise of epsilon 2
 
 
@@ -94,6 +96,64 @@ def test_a_world_unlike_history_is_followed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(count_memory, "_LEARNING", 0.0)
     stubborn, _ = measure(memory, wild)
     assert error < 0.7 * stubborn
+
+
+def scatter(days: int, seed: int, kept: float, shift: float = 0.0) -> CountHistory:
+    """Counts whose deviations return to the usual course; `shift` is another level of all days."""
+    rng = np.random.default_rng(seed)
+    plain, deviation = make(days, seed, speed=0.0), np.zeros(days * DAY)
+    for step in range(1, days * DAY):
+        deviation[step] = kept * deviation[step - 1] + rng.normal(0, 20 * np.sqrt(1 - kept**2))
+    counts = plain.detected + np.rint(deviation + shift).astype(np.int64)[:, np.newaxis]
+    assert 0 <= counts.min() <= counts.max() <= 1000
+    return CountHistory(plain.groups, plain.local, plain.exact, plain.opened, counts)
+
+
+def test_deviations_that_return_are_not_followed_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draw tells little about later windows; a random walk would never forget it."""
+    limit = CountLimit(Fraction(5), MICROSECONDS["d"])
+    memory = learn(scatter(4, 1, 0.5), limit)
+    walk, around, returns = memory.models[""]
+    assert (walk.kept, around.kept) == (1, 1)
+    assert returns.kept == pytest.approx(0.5, abs=0.1)
+    assert max(walk.belief, around.belief) < returns.belief == 0
+    assert memory.spending is not None
+    fresh = scatter(3, 2, 0.5)
+    error, covered = measure(memory, fresh)
+    assert error < 1.1 * 20 * np.sqrt(2 / np.pi) * np.sqrt(1 + 1 / 4)
+    assert 0.9 < covered < 0.99
+    monkeypatch.setattr(planned, "_MOST_KEPT", 1.0)
+    monkeypatch.setattr(planned, "_LEAST_PAIRS", 10**9)  # nothing is learned about a return
+    walking, _ = measure(learn(scatter(4, 1, 0.5), limit), fresh)
+    assert error < 0.85 * walking
+
+
+def test_the_model_that_fits_the_present_is_used() -> None:
+    """History prefers deviations that return; what is drawn soon shows that they stay."""
+    memory = learn(scatter(4, 1, 0.5), CountLimit(Fraction(5), MICROSECONDS["d"]))
+    alone = [replace(memory, models={"": (one,) * 3}) for one in memory.models[""]]
+    for shift in (0.0, 250.0):
+        fresh = scatter(3, 2, 0.5, shift)
+        errors = [measure(one, fresh)[0] for one in alone]
+        assert measure(memory, fresh)[0] < 1.1 * min(errors)
+        assert max(errors) > 1.2 * min(errors)
+
+
+def test_plans_of_a_former_version_have_one_model() -> None:
+    memory = learn(make(4, 1))
+    plain = memory.to_dict()
+    again = CountMemory.from_dict(plain)
+    assert again.to_dict() == plain
+    walk = {name: plain["models"][""][1][name] for name in ("usual", "step", "spread")}
+    former = plain | {"models": {"": walk}}
+    former["spending"] = plain["spending"] | {"intervals": plain["spending"]["intervals"][1]}
+    read = CountMemory.from_dict(former)
+    assert len(read.models[""]) == 1
+    error, _ = measure(read, make(2, 2))
+    assert error == pytest.approx(measure(memory, make(2, 2))[0], rel=0.5)
+    for models, found in (([], "memory"), (plain["models"][""][:2], "intervals")):
+        with pytest.raises(ValueError, match=found):
+            CountMemory.from_dict(plain | {"models": {"": models}})
 
 
 def test_a_count_that_is_never_open_has_no_memory() -> None:

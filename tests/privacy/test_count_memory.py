@@ -83,14 +83,14 @@ def remember(spec: Specification, spending: CountSpending | None) -> Plan:
     statistics = statistics_by_hand(spec) if spec.windows.panes > 1 else by_hand(spec, {})
     plan = make_plan(spec, statistics, "uniform", "posterior")
     model = GroupModel(np.array([0.3]), 1.0, 2.0)
-    memory = CountMemory({"": model}, 2.0, 0.5, spending)
+    memory = CountMemory({"": (model,)}, 2.0, 0.5, spending)
     return replace(plan, count_memories=dict.fromkeys(plan.counts, memory))
 
 
 def spend(epsilon: str, *intervals: int, slow: int | None = None) -> CountSpending:
     """Spending with these intervals at the usual scale and the next ones; `slow` is below it."""
     more = [*intervals, *[intervals[-1]] * 5]
-    return CountSpending(Fraction(epsilon), DAY, (*[slow or intervals[0]] * 4, *more[:5]))
+    return CountSpending(Fraction(epsilon), DAY, ((*[slow or intervals[0]] * 4, *more[:5]),))
 
 
 @dataclass(frozen=True)

@@ -81,28 +81,33 @@ def pack(
         "blocks": blocks,
     }
     if counted:
-        head["counts"] = {
-            "queries": list(counted[0].queries),
-            "consumers": list(counted[0].consumers),
-            "groups": list(counted[0].groups),
-            "blocks": [(part.start, part.step, part.size) for part in counted],
-            "columns": len(fields(CountDraws)),
-        }
-        arrays += [column for part in counted for column in part.draws.columns]
-    head["arrays"] = [(array.dtype.str, array.shape) for array in arrays]
+        head["counts"] = _pack_counts(counted, arrays)
     return _serialise(head, arrays)
 
 
-def join(bodies: Sequence[bytes]) -> bytes:
-    """Join packed answers to the same queries about several groups of subjects, without counts."""
+def join(bodies: Sequence[bytes], counted: CountAnswers | None = None) -> bytes:
+    """Join packed answers to the same queries about several groups of subjects.
+
+    The bodies have no counts; `counted` are those of all subjects.
+    """
     heads, arrays = zip(*map(_read, bodies), strict=True)
     whole = [array for part in arrays for array in part]
-    head = {
-        **heads[0],
-        "blocks": [block for one in heads for block in one["blocks"]],
-        "arrays": [(array.dtype.str, array.shape) for array in whole],
-    }
+    head = {**heads[0], "blocks": [block for one in heads for block in one["blocks"]]}
+    if counted is not None:
+        head["counts"] = _pack_counts([counted], whole)
     return _serialise(head, whole)
+
+
+def _pack_counts(counted: Sequence[CountAnswers], arrays: list[NDArray[Any]]) -> dict[str, Any]:
+    """Append the counts of consecutive windows; return what the head says of them."""
+    arrays += [column for part in counted for column in part.draws.columns]
+    return {
+        "queries": list(counted[0].queries),
+        "consumers": list(counted[0].consumers),
+        "groups": list(counted[0].groups),
+        "blocks": [(part.start, part.step, part.size) for part in counted],
+        "columns": len(fields(CountDraws)),
+    }
 
 
 def _pack_confidences(part: Answers, arrays: list[NDArray[Any]]) -> list[int]:
@@ -133,7 +138,8 @@ def _pack_confidences(part: Answers, arrays: list[NDArray[Any]]) -> list[int]:
 
 def _serialise(head: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> bytes:
     """Serialise the head and the arrays, each aligned to 8 bytes."""
-    text = json.dumps(head, separators=(",", ":")).encode()
+    described = {**head, "arrays": [(array.dtype.str, array.shape) for array in arrays]}
+    text = json.dumps(described, separators=(",", ":")).encode()
     parts = [text, *(np.ascontiguousarray(array).tobytes() for array in arrays)]
     body = b"".join(part + b"\0" * (-len(part) % _ALIGNED) for part in parts)
     packed = pa.compress(body, codec=_CODEC, asbytes=True)
@@ -163,6 +169,19 @@ def unpack(body: bytes, first_id: int, names: Names) -> tuple[pa.Table, dict[str
         valued=any(find_query(name) != name for name in head["queries"]),
     ).insert(0, pa.field("id", pa.int64()))
     return pa.Table.from_batches(batches, schema), head["consumers"]
+
+
+def unpack_bits(body: bytes) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+    """Unpack the protected answers of one window: `[subject][query]`, and their confidences."""
+    head, arrays = _read_body(body)
+    flow = iter(arrays)
+    blocks = [block for one in head["blocks"] for block in _blocks(head, one, flow, _leave_unnamed)]
+    sure = [block.confidence[0] for block in blocks if block.confidence is not None]
+    return np.concatenate([block.detected[0] for block in blocks]), np.concatenate(sure)
+
+
+def _leave_unnamed(ids: NDArray[np.int64]) -> pa.Array:
+    return pa.nulls(len(ids), pa.string())
 
 
 def unpack_counts(body: bytes) -> tuple[pa.Table, dict[str, str]]:

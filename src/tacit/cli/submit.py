@@ -47,6 +47,11 @@ def _number(flag: str, default: int, most: int, text: str) -> options.Decorator:
     help="Where to write answers: a folder such as answers/, a .jsonl or .csv file, or kafka://...",
 )
 @click.option(
+    "--counts-to",
+    metavar="SINK",
+    help="Where to write counts, if queries count subjects: as for --to.",
+)
+@click.option(
     "--engine",
     type=click.Choice(["flink"]),
     default="flink",
@@ -128,6 +133,7 @@ def submit(
     sources: tuple[str, ...],
     plan_file: Path | None,
     sink: str | None,
+    counts_to: str | None,
     engine: str,  # noqa: ARG001 - Flink is the only one
     parallelism: int,
     cluster: str | None,
@@ -186,6 +192,7 @@ def submit(
         repeats,
         settings,
         detach,
+        counts_to,
     )
     with (
         monitoring.logging(live=True),
@@ -200,7 +207,9 @@ def submit(
                 raise click.UsageError("give SPEC, SOURCE... and --to, or --attach")
             job_options = wanted.resolve(spec)
             version = _read_version(spec, plan_file, mechanism, subjects)
-            check_targets([sink, job_options.ledger], [spec, plan_file, subjects, *sources])
+            check_targets(
+                [sink, counts_to, job_options.ledger], [spec, plan_file, subjects, *sources]
+            )
             opening = open_submission(version, split_streams(sources), [sink], job_options)
             run = stack.enter_context(opening)
         stack.enter_context(serve_metrics(run, metrics))
@@ -245,6 +254,7 @@ class SubmitOptions:
     repeats: bool
     settings: tuple[str, ...] = field(repr=False)
     detach: bool
+    counts_to: str | None = field(default=None, repr=False)
 
     def resolve(self, spec: Path | None) -> JobOptions:
         """Check the options and fill in the defaults."""
@@ -274,6 +284,7 @@ class SubmitOptions:
             self.repeats,
             {key: value for key, _, value in pairs},
             self.detach,
+            self.counts_to,
         )
 
 

@@ -17,7 +17,13 @@ from tacit.kernels.threads import ALL_CORES, Workers
 from tacit.patterns.bits import ChainBits
 from tacit.patterns.booleans import to_columns
 from tacit.privacy.certainty import Certainty
-from tacit.privacy.mechanisms.counts import CountDraws, CountLayout, count_exactly
+from tacit.privacy.mechanisms.counts import (
+    CountBits,
+    CountDraws,
+    CountLayout,
+    ReleasedBits,
+    count_exactly,
+)
 from tacit.privacy.mechanisms.mechanism import RunMemory
 from tacit.privacy.prices import Claim
 from tacit.spec.groups import SubjectGroups
@@ -84,6 +90,30 @@ class Evaluator(ABC):
     layout: CountLayout | None = None
     """The rows of its counts; None if there are none."""
 
+    def read_counts(
+        self,
+        closed: ClosedPanes,  # noqa: ARG002
+        rows: Mapping[str, pl.DataFrame],  # noqa: ARG002
+        policies: NDArray[np.int32],  # noqa: ARG002
+    ) -> CountBits | None:
+        """Return what counts of windows that were answered last are made of; None without counts.
+
+        An engine that is distributed draws them elsewhere, for all its subjects together.
+        """
+        return None
+
+    def draw_counts(
+        self,
+        bits: CountBits,
+        silent: NDArray[np.bool_],
+        since: NDArray[np.int64],
+        subjects: pa.Array,
+        memory: RunMemory | None = None,
+        answers: ReleasedBits | None = None,
+    ) -> CountDraws:
+        """Return the counts that `bits` give; subjects in `silent` do not pay, and are left out."""
+        raise NotImplementedError
+
     def price(
         self,
         closed: ClosedPanes,
@@ -103,6 +133,16 @@ class Evaluator(ABC):
     ) -> NDArray[np.int64] | None:
         """Return what the counts of the windows that were priced last cost; None without counts."""
         return None
+
+    def price_count_bits(
+        self,
+        bits: CountBits,  # noqa: ARG002
+        claims: Sequence[Claim],
+        subjects: pa.Array,
+        memory: RunMemory | None = None,  # noqa: ARG002
+    ) -> NDArray[np.int64]:
+        """Return what counts cost that `draw_counts` draws; 0 if they are not protected."""
+        return np.zeros((1, len(claims), len(subjects)), np.int64)
 
     def gains(self, policies: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return by subject what the draws of the window that was priced last gain; inf if unknown.
@@ -146,7 +186,8 @@ def count_occurrences(closed: ClosedPanes, types: int) -> NDArray[np.int64]:
 class Detector(Evaluator):
     """Computes the true answers."""
 
-    def __init__(self, spec: Specification) -> None:
+    def __init__(self, spec: Specification, groups: SubjectGroups | None = None) -> None:
+        """`groups` are those of counts; by default they are read from the registry file."""
         asked, counted = spec.query_patterns, spec.count_patterns
         queries = compile_queries(spec, [*asked.values(), *counted.values()])
         consumers = [query.consumer for query in spec.boolean_queries]
@@ -154,7 +195,7 @@ class Detector(Evaluator):
         self._counted = np.empty((0, len(counted), 0), np.uint64)
         """The bits of the counted patterns, in the windows that were answered last."""
         if counted:
-            self.layout = CountLayout(spec, SubjectGroups.read(spec))
+            self.layout = CountLayout(spec, groups or SubjectGroups.read(spec))
 
     def answer(
         self,
@@ -181,6 +222,30 @@ class Detector(Evaluator):
         if self.layout is None:
             return None
         return count_exactly(self.layout, self._counted, since, closed.first, subjects)
+
+    def read_counts(
+        self,
+        closed: ClosedPanes,
+        rows: Mapping[str, pl.DataFrame],  # noqa: ARG002
+        policies: NDArray[np.int32],  # noqa: ARG002
+    ) -> CountBits | None:
+        """Return for whom the patterns are detected; nothing is open where all is told."""
+        if self.layout is None:
+            return None
+        return CountBits(closed.first, np.zeros_like(self._counted), self._counted)
+
+    def draw_counts(
+        self,
+        bits: CountBits,
+        silent: NDArray[np.bool_],  # noqa: ARG002
+        since: NDArray[np.int64],
+        subjects: pa.Array,
+        memory: RunMemory | None = None,  # noqa: ARG002
+        answers: ReleasedBits | None = None,  # noqa: ARG002
+    ) -> CountDraws:
+        """Return the true counts."""
+        assert self.layout is not None, "there are counts"
+        return count_exactly(self.layout, bits.detected, since, bits.first, subjects)
 
 
 class CountingDetector(Detector):

@@ -22,6 +22,7 @@ from tacit.privacy.certainty import Certainty, CertaintyByPolicy
 from tacit.privacy.count_answers import AnswerCount, AnswerEstimator
 from tacit.privacy.count_memory import CountMemory
 from tacit.privacy.mechanisms.counts import (
+    CountBits,
     CountDraws,
     CountLayout,
     CountRelease,
@@ -139,6 +140,17 @@ class Release(Evaluator):
         assert self._last is not None, "windows are priced first"
         return self._counts.price(self._last, policies, claims, subjects)
 
+    def price_count_bits(
+        self,
+        bits: CountBits,
+        claims: Sequence[Claim],
+        subjects: pa.Array,
+        memory: RunMemory | None = None,
+    ) -> NDArray[np.int64]:
+        """Compute what counts cost that `draw_counts` draws."""
+        assert self._counts is not None, "there are counts"
+        return self._counts.price_bits(bits, claims, subjects, memory)
+
     def gains(self, policies: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return by subject what the draws of the window that was priced last gain."""
         windows = self._last
@@ -172,6 +184,30 @@ class Release(Evaluator):
         return self._counts.draw(
             self._match(closed, rows), policies, since, subjects, memory, self._released
         )
+
+    def read_counts(
+        self,
+        closed: ClosedPanes,
+        rows: Mapping[str, pl.DataFrame],
+        policies: NDArray[np.int32],
+    ) -> CountBits | None:
+        """Return for whom counts are open, and who has the patterns."""
+        return (
+            None if self._counts is None else self._counts.read(self._match(closed, rows), policies)
+        )
+
+    def draw_counts(
+        self,
+        bits: CountBits,
+        silent: NDArray[np.bool_],
+        since: NDArray[np.int64],
+        subjects: pa.Array,
+        memory: RunMemory | None = None,
+        answers: ReleasedBits | None = None,
+    ) -> CountDraws:
+        """Draw counts, each from a channel of its own."""
+        assert self._counts is not None, "there are counts"
+        return self._counts.draw_bits(bits, silent, since, subjects, memory, answers)
 
     def answer(
         self,

@@ -22,6 +22,7 @@ from tacit.events.subjects import Subjects
 from tacit.patterns.lists import EventLists
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.evaluators import Evaluator
+from tacit.privacy.mechanisms.counts import CountBits, CountDraws
 from tacit.privacy.mechanisms.mechanism import RunMemory, hash_names
 from tacit.privacy.policies import Policies
 from tacit.privacy.prices import Claim
@@ -92,6 +93,28 @@ class ClosedWindows:
         lists = EventLists(kept["starts"], kept["times"], kept["masks"])
         panes = ClosedPanes(first, kept["words"], kept["keys"], lists, kept.get("states"))
         return cls(panes, rows, kept["since"])
+
+
+def make_count_answers(
+    evaluator: Evaluator, first: int, slide: int, panes: int, draws: CountDraws | None
+) -> CountAnswers | None:
+    """Return counts with the rows that they belong to; `first` is the number of the first window.
+
+    A window has so many `panes` of the length `slide`.
+    """
+    layout = evaluator.layout
+    if layout is None or draws is None:
+        return None
+    return CountAnswers(
+        layout.queries,
+        layout.consumers,
+        layout.groups,
+        first * slide,
+        slide,
+        panes * slide,
+        draws,
+        evaluator.private,
+    )
 
 
 class WindowState:
@@ -266,40 +289,32 @@ class WindowState:
         uncounted: NDArray[np.bool_] | None = None,
         *,
         public_only: bool = False,
+        count: bool = True,
     ) -> Answers:
         """Answer all queries in closed windows.
 
         `exhausted` marks subjects whose limit is reached in all these windows. They are answered
         from public events and the prior alone. `uncounted` marks those that do not pay for counts.
         Neither may depend on anyone's private events. With `public_only` all subjects are answered
-        that way.
+        that way. Without `count` nothing is counted.
         """
         numbers = self._mark(exhausted, public_only=public_only)
         per_window = 1 if self.sliding is None else self.sliding.panes
         panes, rows = self._assemble(closed)
         memory = self._remember(closed)
         bits, certainty = self.evaluator.answer(panes, rows, numbers, memory)
-        draws = self.evaluator.count_subjects(
-            panes,
-            rows,
-            self._mark(uncounted, public_only=public_only),
-            closed.since,
-            self.subjects.names[: len(closed.since)],
-            memory,
-        )
-        self.memory = memory.after
-        layout, counted = self.evaluator.layout, None
-        if layout is not None and draws is not None:
-            counted = CountAnswers(
-                layout.queries,
-                layout.consumers,
-                layout.groups,
-                panes.first * self.size,
-                self.size,
-                per_window * self.size,
-                draws,
-                self.evaluator.private,
+        counted = None
+        if count:
+            draws = self.evaluator.count_subjects(
+                panes,
+                rows,
+                self._mark(uncounted, public_only=public_only),
+                closed.since,
+                self.subjects.names[: len(closed.since)],
+                memory,
             )
+            counted = make_count_answers(self.evaluator, panes.first, self.size, per_window, draws)
+        self.memory = memory.after
         answers = Answers(
             self.evaluator.names,
             per_window * self.size,
@@ -315,6 +330,11 @@ class WindowState:
             counted=counted,
         )
         return answers if self.order is None else answers.reorder(self.order)
+
+    def read_counts(self, closed: ClosedWindows) -> CountBits | None:
+        """Return what counts of the windows that were answered last are made of; None without."""
+        panes, rows = self._assemble(closed)
+        return self.evaluator.read_counts(panes, rows, self.policy_numbers())
 
     def _mark(self, silent: NDArray[np.bool_] | None, *, public_only: bool) -> NDArray[np.int32]:
         """Return the number of each subject's policy; another one for those that do not pay."""

@@ -29,7 +29,7 @@ from tacit.patterns.tree import Pattern, elements
 from tacit.pictures import make_picture
 from tacit.privacy.count_answers import AnswerCount
 from tacit.privacy.count_channels import make_count_channel
-from tacit.privacy.count_memory import SCALES, CountMemory
+from tacit.privacy.count_memory import CountMemory
 from tacit.privacy.exponentials import format_epsilon
 from tacit.privacy.mechanisms import load
 from tacit.privacy.mechanisms.mechanism import Mechanism
@@ -362,11 +362,7 @@ class Plan:
         memory = self.count_memories.get(name)
         if memory is None:
             return {}
-        spending, usual = memory.spending, len(SCALES) // 2
-        return {
-            "expected_error": memory.error,
-            "drawn_every": 1 if spending is None else spending.intervals[usual],
-        }
+        return {"expected_error": memory.error, "drawn_every": memory.usual_interval}
 
     @property
     def draws_panes(self) -> bool:

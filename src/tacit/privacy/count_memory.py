@@ -1,9 +1,13 @@
 """Memory of counts: a filter over released counts, and how a limit is spread over windows.
 
 The filter follows the share of open subjects that have the pattern: its usual course over a day,
-which history shows, and the deviation from it, a random walk. Public events tell how many subjects
-are open. A released count corrects the deviation. How far counts surprise the filter tells how fast
-the deviation moves now, compared with history: its *scale*.
+which history shows, and the deviation from it. Public events tell how many subjects are open. A
+released count corrects the deviation. How far counts surprise the filter tells how fast the
+deviation moves now, compared with history: its *scale*.
+
+A deviation may stay, or return to the usual course, and a new day may have another course. So there
+are several models of the same count. All of them are followed, and weighed by how well they predict
+the counts that are released.
 
 With a limit, a count is drawn only every k-th window, with k times the epsilon of a window: the
 limit is then spread evenly over its horizon, whatever k is. Slow counts are drawn rarely and
@@ -38,12 +42,13 @@ _LEARNING: Final = 0.1
 """How fast the scale follows surprises."""
 _SURPRISE: Final = 8.0
 """The largest surprise that counts: an outlier is not a new world."""
+_KEPT: Final = 0.9
+"""How much of what draws say about the models is kept from draw to draw."""
 _DAY: Final = MICROSECONDS["d"]
-_FIELDS: Final = 4
 
 
 class FilterState(NamedTuple):
-    """What the filter of a count knows, `[group]`."""
+    """What the filter of a count knows, `[model][group]`."""
 
     level: Floats
     """The deviation of the share from its usual course."""
@@ -51,13 +56,21 @@ class FilterState(NamedTuple):
     """The variance of the level."""
     scale: Floats
     """How fast the level moves, compared with history."""
+    belief: Floats
+    """How likely each model is, as a logarithm."""
     paid: Floats
-    """The number of the first window that may be drawn next: the draws so far are for all before
-    it."""
+    """`[group]`: the number of the first window that may be drawn next; the draws so far are for
+    all before it."""
 
     def to_array(self) -> Floats:
         """Return the state as one array."""
-        return np.stack(self)
+        return np.vstack(self)
+
+    @property
+    def weights(self) -> Floats:
+        """How likely each model is; they add up to 1 in each group."""
+        found = np.exp(self.belief - self.belief.max(axis=0))
+        return np.asarray(found / found.sum(axis=0))
 
 
 class CountReading(NamedTuple):
@@ -106,18 +119,28 @@ class CountEstimate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupModel:
-    """What history says of a count in one group."""
+    """What history says of a count in one group, by one model."""
 
     usual: Floats
     """`[part of the day]`: the usual share of open subjects that have the pattern."""
     step: float
-    """The variance of a step of the deviation from the usual share, from window to window."""
+    """The variance of what is new in a deviation from the usual share, in each window."""
     spread: float
     """The variance of a deviation."""
+    kept: float = 1.0
+    """How much of a deviation is left in the next window; all of it in a random walk."""
+    belief: float = 0.0
+    """How likely the model is at the start, as a logarithm."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        return {"usual": self.usual.tolist(), "step": self.step, "spread": self.spread}
+        return {
+            "usual": self.usual.tolist(),
+            "step": self.step,
+            "spread": self.spread,
+            "kept": self.kept,
+            "belief": self.belief,
+        }
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> GroupModel:
@@ -128,7 +151,11 @@ class GroupModel:
             raise ValueError("usual")
         if not (np.isfinite(usual).all() and 0 < step < np.inf and 0 < spread < np.inf):
             raise ValueError("model")
-        return cls(usual, step, spread)
+        # A former version had random walks alone.
+        kept, belief = float(plain.get("kept", 1)), float(plain.get("belief", 0))
+        if not (0 <= kept <= 1 and np.isfinite(belief)):
+            raise ValueError("model")
+        return cls(usual, step, spread, kept, belief)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,22 +166,29 @@ class CountSpending:
     """The epsilon of one window, in whole nano-epsilon: a draw for k windows has k times that."""
     horizon: int
     """In microseconds."""
-    intervals: tuple[int, ...]
-    """By scale, as in `SCALES`: how many windows a draw is for."""
+    intervals: tuple[tuple[int, ...], ...]
+    """By model, and by scale as in `SCALES`: how many windows a draw is for."""
 
     def __post_init__(self) -> None:
-        if len(self.intervals) != len(SCALES) or min(self.intervals) < 1:
+        if any(len(own) != len(SCALES) or min(own) < 1 for own in self.intervals):
             raise PlanError("the plan's intervals of counts are damaged; make a new plan")
         if self.epsilon <= 0 or self.horizon <= 0 or (self.epsilon * NANO).denominator != 1:
             raise PlanError("the plan's spending on counts is damaged; make a new plan")
 
-    def choose_intervals(self, scale: Floats, local: int, slide: int) -> Numbers:
+    @property
+    def longest(self) -> int:
+        """The most windows that a draw is for."""
+        return max(map(max, self.intervals))
+
+    def choose_intervals(self, state: FilterState, local: int, slide: int) -> Numbers:
         """Return by group for how many windows a draw is, no further than the horizon's end.
 
-        `local` is the start of the window in local time, in microseconds.
+        The most likely model decides. `local` is the start of the window in local time, in
+        microseconds.
         """
-        places = np.rint(np.log2(scale / SCALES[0])).astype(np.int64)
-        chosen = np.array(self.intervals)[np.clip(places, 0, len(SCALES) - 1)]
+        likely, groups = np.argmax(state.belief, axis=0), np.arange(len(state.paid))
+        places = np.rint(np.log2(state.scale[likely, groups] / SCALES[0])).astype(np.int64)
+        chosen = np.array(self.intervals)[likely, np.clip(places, 0, len(SCALES) - 1)]
         left = max(1, (self.horizon - local % self.horizon) // slide)
         return np.asarray(np.minimum(chosen, left))
 
@@ -163,8 +197,8 @@ class CountSpending:
 class CountMemory:
     """The memory of one count query, from a plan."""
 
-    models: Mapping[str, GroupModel]
-    """By group; the only one is '' if all subjects are counted together."""
+    models: Mapping[str, tuple[GroupModel, ...]]
+    """By group; the only one is '' if all subjects are counted together. All have as many."""
     width: float
     """The half width of an interval, in standard deviations: it covers 95 % of history."""
     error: float
@@ -172,10 +206,18 @@ class CountMemory:
     spending: CountSpending | None = None
     """How a limit is spent; None if every window is drawn."""
 
+    @property
+    def usual_interval(self) -> int:
+        """How many windows a draw is for at the start, in the group that is first by name."""
+        if self.spending is None:
+            return 1
+        beliefs = [one.belief for one in next(iter(self.models.values()))]
+        return self.spending.intervals[int(np.argmax(beliefs))][len(SCALES) // 2]
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         plain: dict[str, Any] = {
-            "models": {name: model.to_dict() for name, model in self.models.items()},
+            "models": {name: [one.to_dict() for one in own] for name, own in self.models.items()},
             "width": self.width,
             "error": self.error,
         }
@@ -183,27 +225,36 @@ class CountMemory:
             plain["spending"] = {
                 "nano": int(self.spending.epsilon * NANO),
                 "horizon": self.spending.horizon,
-                "intervals": list(self.spending.intervals),
+                "intervals": [list(own) for own in self.spending.intervals],
             }
         return plain
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> CountMemory:
         """Read what `to_dict` wrote; raise ValueError or PlanError if it is malformed."""
-        models = {str(name): GroupModel.from_dict(one) for name, one in plain["models"].items()}
+        # A former version had one model for each group.
+        models = {
+            str(name): tuple(map(GroupModel.from_dict, own if isinstance(own, list) else [own]))
+            for name, own in plain["models"].items()
+        }
         width, error = float(plain["width"]), float(plain["error"])
-        if len({len(model.usual) for model in models.values()} - {1}) > 1:
+        if len({len(one.usual) for own in models.values() for one in own} - {1}) > 1:
             raise ValueError("usual")
-        if not models or not (0 < width < np.inf and 0 <= error < np.inf):
+        number = {len(own) for own in models.values()}
+        if len(number) != 1 or 0 in number or not (0 < width < np.inf and 0 <= error < np.inf):
             raise ValueError("memory")
         spending = None
         if "spending" in plain:
             given = plain["spending"]
+            listed = given["intervals"]
+            intervals = listed if isinstance(listed[0], list) else [listed]
             spending = CountSpending(
                 Fraction(int(given["nano"]), NANO),
                 int(given["horizon"]),
-                tuple(int(one) for one in given["intervals"]),
+                tuple(tuple(int(one) for one in own) for own in intervals),
             )
+            if len(spending.intervals) not in number:
+                raise ValueError("intervals")
         return cls(models, width, error, spending)
 
 
@@ -212,40 +263,54 @@ class CountFilter:
 
     def __init__(self, memory: CountMemory, groups: Sequence[str | None], slide: int) -> None:
         known = memory.models
-        slots = max(len(model.usual) for model in known.values())
-        usual = {name: np.resize(model.usual, slots) for name, model in known.items()}
+        slots = max(len(one.usual) for own in known.values() for one in own)
         # A group that history does not have is like the others together.
-        mean = GroupModel(
-            np.mean([*usual.values()], axis=0),
-            max(model.step for model in known.values()),
-            max(model.spread for model in known.values()),
+        mean = tuple(
+            GroupModel(
+                np.mean([np.resize(one.usual, slots) for one in same], axis=0),
+                max(one.step for one in same),
+                max(one.spread for one in same),
+                float(np.mean([one.kept for one in same])),
+                float(np.mean([one.belief for one in same])),
+            )
+            for same in zip(*known.values(), strict=True)
         )
         models = [known.get(group or "", mean) for group in groups]
-        self._usual = np.stack([np.resize(model.usual, slots) for model in models], axis=1)
-        self._step = np.array([model.step for model in models])
-        self._spread = np.array([model.spread for model in models])
+
+        def gather(name: str) -> Floats:
+            return np.array([[getattr(one, name) for one in own] for own in models]).T
+
+        usual = [[np.resize(one.usual, slots) for one in own] for own in models]
+        self._usual = np.array(usual).transpose(2, 1, 0)
+        """`[part of the day][model][group]`; the others are `[model][group]`."""
+        self._step, self._spread = gather("step"), gather("spread")
+        self._kept, self._belief = gather("kept"), gather("belief")
         self._width = memory.width
         self._slide = slide
         self.spending = memory.spending
 
     def start(self) -> FilterState:
         """Return the state before the first window."""
-        rows = len(self._step)
+        shape = self._kept.shape
+        unpaid = np.full(shape[1], -np.inf)
         return FilterState(
-            np.zeros(rows), self._spread.copy(), np.ones(rows), np.full(rows, -np.inf)
+            np.zeros(shape), self._spread.copy(), np.ones(shape), self._belief.copy(), unpaid
         )
 
     def read(self, array: NDArray[Any] | None) -> FilterState:
         """Read a state; start anew if there is none for these groups."""
-        if array is None or array.shape != (_FIELDS, len(self._step)):
+        models, groups = self._kept.shape
+        fields = len(FilterState._fields) - 1
+        if array is None or array.shape != (fields * models + 1, groups):
             return self.start()
-        return FilterState(*array)
+        level, variance, scale, belief = array[:-1].reshape(fields, models, groups)
+        return FilterState(level, variance, scale, belief, array[-1])
 
     def choose_intervals(self, state: FilterState, window: int, local: int) -> Numbers:
         """Return by group for how many windows this one is drawn; 0 if it is not."""
         if self.spending is None:
-            return np.ones(len(self._step), np.int64)
-        found = self.spending.choose_intervals(state.scale, local, self._slide)
+            return np.ones(len(state.paid), np.int64)
+        found = self.spending.choose_intervals(state, local, self._slide)
         enough = found >= -(-LEAST_EPSILON // self.spending.epsilon)
         return np.where((window >= state.paid) & enough, found, 0)
 
@@ -263,32 +328,47 @@ class CountFilter:
     ) -> tuple[FilterState, CountEstimate]:
         """Go on by a window; `paid` are the windows that may be drawn next if this one was drawn.
 
-        `usual` replaces the usual shares.
+        `usual` replaces the usual shares, `[model][group]`.
         """
         if usual is None:
             usual = self._usual[find_slot(local, len(self._usual))]
-        level, scale = state.level, state.scale
-        variance = state.variance + self._step * scale
-        counted = reading.counted > 0
-        if counted.any():
-            number = np.maximum(reading.counted, 1)
-            likely = np.clip(usual + level, 0.02, 0.98)
-            sampled = likely * (1 - likely) * (1 / number - 1 / np.maximum(reading.opened, 1))
-            noise = reading.noise / number**2 + sampled
-            gain = np.where(counted, variance / (variance + noise), 0.0)
-            error = reading.drawn / number - usual - level
-            surprise = np.minimum(error**2 / (variance + noise), _SURPRISE) - 1
-            scale = np.clip(scale * np.exp(_LEARNING * surprise * gain), SCALES[0], SCALES[-1])
-            level = level + gain * error
-            variance = np.maximum(variance * (1 - gain), 1e-18)
-            state = state._replace(paid=np.where(counted, paid, state.paid))
+        state = state._replace(
+            level=state.level * self._kept,
+            variance=state.variance * self._kept**2 + self._step * state.scale,
+        )
+        if (reading.counted > 0).any():
+            state = self._correct(state, reading, usual)
+            state = state._replace(paid=np.where(reading.counted > 0, paid, state.paid))
+        weights, shares = state.weights, usual + state.level
+        share = (weights * shares).sum(axis=0)
+        variance = (weights * (state.variance + (shares - share) ** 2)).sum(axis=0)
         least, most = reading.exact, reading.exact + reading.opened
-        value: Floats = np.clip(reading.exact + reading.opened * (usual + level), least, most)
+        value: Floats = np.clip(reading.exact + reading.opened * share, least, most)
         half = self._width * np.sqrt(variance) * reading.opened
         found = CountEstimate(
             value, np.clip(value - half, least, most), np.clip(value + half, least, most)
         )
-        return state._replace(level=level, variance=variance, scale=scale), found
+        return state, found
+
+    def _correct(self, state: FilterState, reading: CountReading, usual: Floats) -> FilterState:
+        """Use the counts that were drawn."""
+        level, variance, scale, belief, _ = state
+        counted, number = reading.counted > 0, np.maximum(reading.counted, 1)
+        likely = np.clip(usual + level, 0.02, 0.98)
+        sampled = likely * (1 - likely) * (1 / number - 1 / np.maximum(reading.opened, 1))
+        noise = reading.noise / number**2 + sampled
+        gain = np.where(counted, variance / (variance + noise), 0.0)
+        error = reading.drawn / number - usual - level
+        surprise = np.minimum(error**2 / (variance + noise), _SURPRISE)
+        fit = -(surprise + np.log(variance + noise)) / 2
+        belief = np.where(counted, _KEPT * belief + fit - fit.max(axis=0), belief)
+        scale = np.clip(scale * np.exp(_LEARNING * (surprise - 1) * gain), SCALES[0], SCALES[-1])
+        return state._replace(
+            level=level + gain * error,
+            variance=np.maximum(variance * (1 - gain), 1e-18),
+            scale=scale,
+            belief=belief,
+        )
 
 
 def noise_variance(channel: CountChannel) -> float:

@@ -51,6 +51,8 @@ class ReleaseTarget:
     """The name of the run in the ledger."""
     ledger: str = field(repr=False)
     sinks: Sequence[str] = field(repr=False)
+    counts: str | None = field(default=None, repr=False)
+    """Where counts go; None if they stay in the ledger."""
 
     def write(self, path: Path) -> None:
         """Write it to a file that only its owner can read: addresses may contain passwords."""
@@ -94,6 +96,9 @@ class Releaser:
 
     def _open(self) -> None:
         sinks = [open_resumable_sink(place) for place in self._target.sinks]
+        if self._target.counts is not None:
+            sinks.append(open_resumable_sink(self._target.counts))
+            sinks[-1].content = "counts"
         for sink in sinks:
             self._resources.callback(sink.close)
         ledger = self._resources.enter_context(Ledger.open(self._target.ledger, create=False))

@@ -57,6 +57,8 @@ class JobOptions:
     """Settings of Flink, such as `execution.checkpointing.interval`."""
     detach: bool = False
     """Whether to return as soon as the job is started on the cluster."""
+    counts_to: str | None = field(default=None, repr=False)
+    """Where counts go; by default they stay in the ledger."""
 
     def __post_init__(self) -> None:
         if self.detach and self.cluster is None:
@@ -132,7 +134,13 @@ def _prepare_folder(
 ) -> ShardedJob:
     """Check everything, and write the job and where its answers go to its folder."""
     folders = Folders(options.folder.absolute())
-    _check_sinks(to, repeats=options.repeats)
+    counts_to = None if options.counts_to is None else _make_absolute(options.counts_to)
+    if counts_to is not None and not version.spec.count_queries:
+        raise OptionError(
+            f"{option('counts-to')}: no query of this specification counts subjects; write one"
+            " with count:"
+        )
+    _check_sinks([*to, *([] if counts_to is None else [counts_to])], repeats=options.repeats)
     folders.create()
     place = _make_absolute(options.ledger or os.fspath(folders.root / "ledger.db"))
     with Ledger.open(place) as ledger:
@@ -151,7 +159,7 @@ def _prepare_folder(
         job = ShardedJob.read(folders.job)
     else:
         job.write(folders.job)
-    ReleaseTarget(options.name, place, to).write(folders.release)
+    ReleaseTarget(options.name, place, to, counts_to).write(folders.release)
     return job
 
 
@@ -192,11 +200,13 @@ def submit(
     settings: Mapping[str, str] | None = None,
     detach: bool = False,
     metrics: str | None = None,
+    counts_to: str | os.PathLike[str] | None = None,
 ) -> SubmitOutcome:
     """Run a job on Flink until its input ends; the same as `tacit submit`.
 
     With `detach` it returns as soon as the job is started; the job goes on without this process.
-    `metrics` is `[HOST:]PORT`, where metrics for Prometheus are served meanwhile.
+    `metrics` is `[HOST:]PORT`, where metrics for Prometheus are served meanwhile. Counts are
+    written to `counts_to`, if it is given, and stay in the ledger.
     With `true` answers are true and unprotected, for tests and for the operator only. Warns with
     RefusedInputWarning if most of the input was refused; `outcome.refusals` has the numbers.
     """
@@ -222,6 +232,7 @@ def submit(
         repeats,
         settings or {},
         detach,
+        None if counts_to is None else os.fspath(counts_to),
     )
     version = SpecVersion(declared, plan)
     with (

@@ -2,20 +2,30 @@
 
 A window is released when every shard has sent its answers, together with its charges in one
 transaction, and delivered from the ledger. The ledger accepts each window once. If a shard sends a
-window again, with other noise, it is discarded.
+window again, with other noise, it is discarded. Counts are drawn here, and what is remembered of
+them is written in the same transaction.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tacit.answers.codec import join
+from tacit.engines.sharded.count_share import CountShare
 from tacit.engines.sharded.job import ShardedJob
+from tacit.engines.sharded.job_counts import (
+    JobCounts,
+    Memory,
+    find_uncounted,
+    format_memory,
+    parse_memory,
+)
 from tacit.engines.sharded.lines import ShardLine
 from tacit.errors import LedgerLostError, StaleError, StateError
 from tacit.ledger.drafts import Draft
@@ -29,6 +39,25 @@ _OTHERS: Final = (
     "another run has charged the same subjects in this ledger since the job started, and its shards"
     " cannot see that. Use only one run for subjects with a limit, or start a new job"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unwritten:
+    """Windows that were drawn, and are perhaps in the ledger."""
+
+    ready: list[list[ShardLine]]
+    drafts: list[Draft]
+    memory: Memory
+    """What is remembered of their counts."""
+
+    def is_about(self, ready: list[list[ShardLine]]) -> bool:
+        """Return whether these windows begin with them, and no shard has sent one of them again."""
+        pairs = list(zip(self.ready, ready, strict=False))
+        same = [
+            len(own) == len(other) and all(a is b for a, b in zip(own, other, strict=True))
+            for own, other in pairs
+        ]
+        return len(pairs) == len(self.ready) and all(same)
 
 
 class Collector:
@@ -52,6 +81,11 @@ class Collector:
         self._next: int | None = None if until is None else self._number(until)
         self._last = _read_marks(lease.read_checkpoint())
         """The mark of each shard's answers in the last released window."""
+        spec, memory = job.version.spec, parse_memory(self._last)
+        self._counts = JobCounts(job, memory) if spec.count_queries else None
+        self._count_share = CountShare(job.version)
+        self._unwritten: _Unwritten | None = None
+        """What was drawn for a commit whose result is not known."""
         first = self._last.pop(_FIRST, None)
         self._first = self._next if first is None else int(first)
         """The first window of the schedule; None before it is known."""
@@ -119,32 +153,57 @@ class Collector:
                 ready.append([found[known] for known in sorted(found)])
             if not ready:
                 break
-            self._commit(ready)
-            total += len(ready)
+            total += self._commit(ready)
         return total
 
-    def _commit(self, ready: list[list[ShardLine]]) -> None:
-        drafts = [self._draft(lines) for lines in ready]
+    def _commit(self, ready: list[list[ShardLine]]) -> int:
+        """Release these windows, or the first of them; return how many."""
+        before = {} if self._counts is None else self._counts.memory
+        unwritten = self._unwritten
+        if unwritten is not None and unwritten.is_about(ready):
+            # The ledger may have them: counts that are drawn again would be others.
+            ready, drafts, memory = unwritten.ready, unwritten.drafts, unwritten.memory
+        else:
+            drafts = [self._draft(lines) for lines in ready]
+            memory = {} if self._counts is None else self._counts.memory
         last = {str(shard): line.mark for line in ready[-1] for shard in line.shards}
-        checkpoint = json.dumps({_FIRST: str(self._first), **last}).encode()
+        texts = {_FIRST: str(self._first), **last, **format_memory(memory)}
         try:
-            number = self._lease.commit(checkpoint, *drafts) or 0
+            number = self._lease.commit(json.dumps(texts).encode(), *drafts) or 0
         except StaleError as error:
             raise StateError(_OTHERS) from error
         except LedgerLostError:
             self._accounts.forget()  # they include the charges of these windows
+            self._unwritten = _Unwritten(ready, drafts, memory)
+            if self._counts is not None:
+                self._counts.memory = before
             raise
-        self._last = last
+        self._unwritten, self._last = None, last
+        if self._counts is not None:
+            self._counts.memory = memory
         for place, (lines, draft) in enumerate(zip(ready, drafts, strict=True)):
             del self._received[lines[0].window]
             self._on_release(number - len(drafts) + 1 + place, draft)
         self._next = ready[-1][0].window + 1
+        return len(ready)
 
     def _draft(self, lines: list[ShardLine]) -> Draft:
         windows, version = self._windows, self._job.version
         start = self._start(lines[0].window)
         prices = self._merge_prices(lines)
-        exhausted = self._merge_exhausted(lines, start, prices)
+        exhausted = self._merge_exhausted(lines)
+        paid = np.where(exhausted, 0, prices)
+        silent, counted = exhausted, None
+        if self._counts is not None:
+            bits = self._counts.read(lines)
+            price = self._counts.price(bits)
+            uncounted = find_uncounted(self._accounts, start, paid, price)
+            price = np.where(uncounted, 0, price)
+            self._check_exhausted(start, exhausted, prices, price)
+            counted = self._counts.draw(bits, uncounted, exhausted, lines)
+            paid, silent = paid + price, exhausted & ~price.any(axis=0)
+        else:
+            self._check_exhausted(start, exhausted, prices, np.zeros_like(prices))
         self.exhausted = int(np.count_nonzero(exhausted))
         return Draft(
             first=start,
@@ -154,8 +213,8 @@ class Collector:
             fingerprint=version.spec.fingerprint,
             plan=version.plan_digest if self._job.protected else "true answers",
             answers=len(self._job.subjects) * len(version.spec.subject_queries),
-            body=join([line.body for line in lines]),
-            charges=self._accounts.charge(start, exhausted, None, prices),
+            body=join([line.body for line in lines], counted),
+            charges=self._accounts.charge(start, silent, None, paid),
         )
 
     def _merge_prices(self, lines: list[ShardLine]) -> NDArray[np.int64]:
@@ -171,22 +230,29 @@ class Collector:
             whole[:, members] = own.reshape(accounts, len(members))
         return whole
 
-    def _merge_exhausted(
-        self, lines: list[ShardLine], start: int, prices: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
-        """Merge the subjects of all shards that do not pay, and check them against the ledger."""
+    def _merge_exhausted(self, lines: list[ShardLine]) -> NDArray[np.bool_]:
+        """Merge the subjects of all shards that do not pay for answers."""
         whole = np.zeros(len(self._job.subjects), np.bool_)
-        if not self._job.limited:
-            return whole
-        for line in lines:
+        for line in lines if self._job.limited else ():
             if line.exhausted is not None:
                 whole[self._job.layout.members_of(line.shards)] = line.exhausted
-        beyond = self._accounts.find_exhausted(start, prices)
-        # With pacing, a subject may save its limit for later.
-        differing = beyond & ~whole if self._paced else beyond != whole
-        if differing.any():
-            raise StateError(_OTHERS)
         return whole
+
+    def _check_exhausted(
+        self,
+        start: int,
+        exhausted: NDArray[np.bool_],
+        prices: NDArray[np.int64],
+        counted: NDArray[np.int64],
+    ) -> None:
+        """Check against the ledger who pays for answers; `counted` is what counts cost."""
+        if not self._job.limited:
+            return
+        beyond = self._accounts.find_exhausted(start, np.where(prices > 0, prices + counted, 0))
+        # With pacing, a subject may save its limit for later, or for counts.
+        saved = self._paced or self._count_share.paced
+        if (beyond & ~exhausted if saved else beyond != exhausted).any():
+            raise StateError(_OTHERS)
 
     def _check_mark(self, line: ShardLine) -> None:
         """Refuse to continue if noise would be drawn twice for a pane."""

@@ -23,12 +23,13 @@ from tacit.ledger.zones import Zones
 from tacit.patterns.tree import elements
 from tacit.pipeline.accountant import list_claims
 from tacit.pipeline.compiled_spec import CompiledSpec
+from tacit.pipeline.evaluators import Detector
 from tacit.pipeline.versions import SpecVersion
 from tacit.privacy.noise import Noise
 from tacit.privacy.prices import Claim
 from tacit.windows.panes import choose_capacity
 
-_FORMAT: Final = 3
+_FORMAT: Final = 4
 _PLAIN, _ARRAYS, _VERSION = "job.json", "job.npz", "terms"
 _PARTS: Final = 16
 """Open windows are divided into at least so many parts to see how much memory they take."""
@@ -94,9 +95,9 @@ class ShardedJob:
         """
         if self.protected:
             return self.version.compile(Noise(), ONE_THREAD)
-        compiled = CompiledSpec(self.version.spec)
-        compiled.evaluator.workers = ONE_THREAD
-        return compiled
+        detector = Detector(self.version.spec, self.version.groups)
+        detector.workers = ONE_THREAD
+        return CompiledSpec(self.version.spec, detector)
 
     @property
     def words(self) -> int:
@@ -108,7 +109,8 @@ class ShardedJob:
         """The event types that occur in a query or private pattern, as mask words."""
         spec = self.version.spec
         found = np.zeros(self.words, np.uint64)
-        for pattern in (*spec.query_patterns.values(), *spec.private_patterns):
+        asked = (*spec.query_patterns.values(), *spec.count_patterns.values())
+        for pattern in (*asked, *spec.private_patterns):
             for name in elements(pattern):
                 word, bit = divmod(spec.types[name], 64)
                 found[word] |= np.uint64(1 << bit)
@@ -150,7 +152,15 @@ class ShardedJob:
             "idle": self.idle,
             "opening": list(self.opening),
             "accounts": [
-                (one.name, one.amount, one.limit, one.horizon, sorted(one.elements), one.until)
+                (
+                    one.name,
+                    one.amount,
+                    one.limit,
+                    one.horizon,
+                    sorted(one.elements),
+                    one.until,
+                    one.counts,
+                )
                 for one in self.accounts
             ],
             "zones": zones.histories,
@@ -194,9 +204,16 @@ class ShardedJob:
                 {key: arrays[f"opening.{n}"] for n, key in enumerate(keys)},
                 tuple(
                     Account(
-                        name, amount, limit, horizon, arrays[f"account.{n}"], frozenset(own), until
+                        name,
+                        amount,
+                        limit,
+                        horizon,
+                        arrays[f"account.{n}"],
+                        frozenset(own),
+                        until,
+                        counts,
                     )
-                    for n, (name, amount, limit, horizon, own, until) in enumerate(
+                    for n, (name, amount, limit, horizon, own, until, counts) in enumerate(
                         plain["accounts"]
                     )
                 ),

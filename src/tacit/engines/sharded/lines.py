@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.engines.sharded.shard import ShardAnswers
@@ -16,6 +18,7 @@ from tacit.ledger.codec import pack_amounts, unpack_amounts
 DEAD_LETTERS: Final = b"letters\n"
 """The prefix of dead letters that are sent like batches."""
 _LETTER: Final = "letter "
+_CODEC: Final = "zstd"
 
 
 def format_dead_letter(text: str) -> str:
@@ -42,6 +45,8 @@ class ShardLine:
     mark: str = ""
     prices: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """`[account][subject]`, or all of them in a row, without the zeros at the end."""
+    counts: NDArray[np.bool_] | None = field(default=None, repr=False)
+    """`[2][count][subject]`: for whom a count is open, and for whom its pattern is detected."""
 
     @classmethod
     def of(cls, answers: ShardAnswers) -> ShardLine:
@@ -54,6 +59,7 @@ class ShardLine:
             answers.body,
             answers.mark,
             answers.prices,
+            answers.counts,
         )
 
     @property
@@ -73,7 +79,7 @@ class ShardLine:
         prices = base64.b64encode(pack_amounts(self.prices.reshape(-1))).decode()
         shards = _format_shards(self.shards)
         head = f"{shards} {self.window} {self.first} {exhausted_text} {self.mark}"
-        return f"{head} {prices} {body}"
+        return f"{head} {prices} {_format_counts(self.counts)} {body}"
 
     @classmethod
     def from_line(cls, text: str) -> ShardLine:
@@ -83,7 +89,7 @@ class ShardLine:
             shards = _parse_shards(shards_text)
             if window == "finished":
                 return cls(shards)
-            first, exhausted_text, mark, prices_text, body = rest
+            first, exhausted_text, mark, prices_text, counts_text, body = rest
             exhausted = None
             if exhausted_text != "-":
                 count, _, bits = exhausted_text.partition(":")
@@ -93,9 +99,36 @@ class ShardLine:
                 )
             whole = base64.b64decode(body, validate=True)
             prices = unpack_amounts(base64.b64decode(prices_text, validate=True))
-            return cls(shards, int(window), int(first), exhausted, whole, mark, prices)
+            counts = _parse_counts(counts_text)
+            return cls(shards, int(window), int(first), exhausted, whole, mark, prices, counts)
         except (ValueError, LedgerError) as error:
             raise StateError("a line from a shard is damaged") from error
+
+
+def _format_counts(counts: NDArray[np.bool_] | None) -> str:
+    """Format the contributions to counts: their number, that of subjects, and the bits."""
+    if counts is None:
+        return "-"
+    _, number, subjects = counts.shape
+    bits = pa.compress(np.packbits(counts).tobytes(), codec=_CODEC, asbytes=True)
+    return f"{number}:{subjects}:{base64.b64encode(bits).decode()}"
+
+
+def _parse_counts(text: str) -> NDArray[np.bool_] | None:
+    """Parse what `_format_counts` returned."""
+    if text == "-":
+        return None
+    number, subjects, bits = text.split(":")
+    shape = 2, int(number), int(subjects)
+    size = -(-math.prod(shape) // 8)
+    packed = base64.b64decode(bits, validate=True)
+    try:
+        octets = np.frombuffer(pa.decompress(packed, size, codec=_CODEC), np.uint8)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError("counts") from error
+    if min(shape) < 0 or len(octets) != size:
+        raise ValueError("counts")
+    return np.unpackbits(octets, count=math.prod(shape)).view(np.bool_).reshape(shape)
 
 
 def _format_shards(shards: tuple[int, ...]) -> str:

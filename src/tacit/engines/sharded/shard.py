@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tacit.answers.codec import pack
 from tacit.engines.sharded.batches import ShardBatch
 from tacit.engines.sharded.checks import check_windows
+from tacit.engines.sharded.count_share import CountShare
 from tacit.engines.sharded.counts import TupleCounts
 from tacit.engines.sharded.division import SlotRanges, divide_windows, join_windows
 from tacit.engines.sharded.job import ShardedJob
@@ -30,6 +31,7 @@ from tacit.ledger.accounts import Accounts, Amounts, Key
 from tacit.pipeline.batches import MergedBatch, Rows
 from tacit.pipeline.pacing import Pacer
 from tacit.pipeline.window_state import ClosedWindows, WindowState
+from tacit.privacy.mechanisms.counts import CountBits
 from tacit.privacy.randomness import SecureSource
 from tacit.windows.clock import LATE, NONE, REASONS, TAKEN, Verdicts
 
@@ -53,6 +55,9 @@ class ShardAnswers:
     """`[account][subject]`: what the window costs those who are not exhausted."""
     mark: str
     """Random, drawn with the noise: answers that are drawn again have another mark."""
+    counts: NDArray[np.bool_] | None = None
+    """`[2][count][subject]`: for whom a count is open, and for whom its pattern is detected. They
+    are exact, and for the collector only; None if nothing is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,7 @@ class ShardGroup:
             [mechanism.pacing for mechanism in job.version.plan.mechanisms],
             SecureSource(),
         )
+        self._share = CountShare(job.version)
         self._first = self._next = NONE
         self._progress: dict[int, ShardBatch] = {}
         """The last inserted batch of each partition, without its tuples."""
@@ -252,20 +258,41 @@ class ShardGroup:
         exhausted = None
         prices = self._windows.price(closed, self._job.claims)[0]
         if self._accounts is not None:
-            start = (closed.panes.first - self._panes + 1) * self._size
-            exhausted = self._accounts.find_exhausted(start, prices)
-            if self._pacer.active:
-                gains, policies = self._windows.gains(), self._windows.policy_numbers()
-                exhausted |= self._pacer.find_declined(
-                    self._accounts, start, prices, gains, policies
-                )
-            self._accounts.charge(start, exhausted, None, prices)
-        answers = self._windows.answer(closed, exhausted)
+            exhausted = self._settle(self._accounts, closed, prices)
+        answers = self._windows.answer(closed, exhausted, count=False)
         body = pack([answers], [self._ids], self._job.version.consumers)
         mark = secrets.token_hex(16) if self._job.protected else _TRUE
+        bits = self._windows.read_counts(closed)
+        counts = None if bits is None else _unpack_counts(bits, len(self._ids))
         return ShardAnswers(
-            self.numbers, closed.panes.first, self._first, exhausted, body, prices, mark
+            self.numbers, closed.panes.first, self._first, exhausted, body, prices, mark, counts
         )
+
+    def _settle(
+        self, accounts: Accounts, closed: ClosedWindows, prices: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Charge a window, as an `Accountant` does; return who does not pay for answers.
+
+        Where counts are paced, the collector alone knows what they cost, and charges them: here
+        their share of the limit is kept for them.
+        """
+        start = (closed.panes.first - self._panes + 1) * self._size
+        first = (self._first - self._panes + 1) * self._size
+        counted = np.zeros_like(prices)
+        if self._share.paced:
+            kept = self._share.find_kept(accounts, start, first)
+        else:
+            found = self._windows.price_counts(self._job.claims)
+            if found is not None:
+                counted = np.where(accounts.find_exhausted(start, found[0]), 0, found[0])
+            kept = counted
+        exhausted = accounts.find_exhausted(start, np.where(prices > 0, prices + kept, 0))
+        if self._pacer.active:
+            gains, policies = self._windows.gains(), self._windows.policy_numbers()
+            exhausted |= self._pacer.find_declined(accounts, start, prices, gains, policies, kept)
+        silent = exhausted & ~counted.any(axis=0)
+        accounts.charge(start, silent, None, np.where(exhausted, 0, prices) + counted)
+        return exhausted
 
     def _restore(self, saved: Sequence[SavedState]) -> None:
         """Restore the states of all shards; they must be in step."""
@@ -316,6 +343,13 @@ class ShardGroup:
             )
             for key, name in ((key, f"balance.{place}") for place, key in enumerate(keys))
         }
+
+
+def _unpack_counts(bits: CountBits, subjects: int) -> NDArray[np.bool_]:
+    """Return `[2][count][subject]` of one window."""
+    words = np.stack([bits.opened[0], bits.detected[0]]).astype("<u8", copy=False)
+    flags = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little", count=subjects)
+    return flags.view(np.bool_)
 
 
 def _join_batches(given: Sequence[bytes]) -> ShardBatch:

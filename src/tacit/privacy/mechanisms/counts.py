@@ -159,6 +159,20 @@ class CountStatus:
         return opened, decided
 
 
+class CountBits(NamedTuple):
+    """For whom counted patterns are open, and for whom they are detected, in closed windows.
+
+    This is private: it leaves the engine only through `CountRelease.draw_bits`.
+    """
+
+    first: int
+    """The number of the first window."""
+    opened: Columns
+    """`[window][count][word]`: for whom the pattern depends on private events."""
+    detected: Columns
+    """`[window][count][word]`: for whom it is detected."""
+
+
 class ReleasedBits(NamedTuple):
     """Answers about single subjects as they are released, from which counts are estimated."""
 
@@ -233,28 +247,58 @@ class CountRelease:
         It depends on public events, and on what was released before, alone.
         """
         opened, _ = self._decide(windows, policies)
+        amounts = [self._price_rows(count, windows) for count in range(len(self._names))]
+        return self._charge_open(opened, amounts, claims, subjects)
+
+    def price_bits(
+        self,
+        bits: CountBits,
+        claims: Sequence[Claim],
+        subjects: pa.Array,
+        memory: RunMemory | None = None,
+    ) -> Prices:
+        """Return what counts cost, as `price` does, in windows of which the bits are known."""
+        amounts = [
+            self._price_windows(count, bits.first, len(bits.opened), memory)
+            for count in range(len(self._names))
+        ]
+        return self._charge_open(bits.opened, amounts, claims, subjects)
+
+    def _charge_open(
+        self,
+        opened: Columns,
+        amounts: Sequence[Numbers],
+        claims: Sequence[Claim],
+        subjects: pa.Array,
+    ) -> Prices:
+        """Charge every open subject what the count of its group costs, in `amounts` by row."""
         octets = np.ascontiguousarray(opened, "<u8").view(np.uint8)
-        flags = np.unpackbits(octets, axis=-1, bitorder="little", count=windows.slots)
-        prices = np.zeros((len(opened), len(claims), windows.slots), np.int64)
+        flags = np.unpackbits(octets, axis=-1, bitorder="little", count=len(subjects))
+        prices = np.zeros((len(opened), len(claims), len(subjects)), np.int64)
         rows = self.layout.find_rows(subjects)
         for count, types in enumerate(self._elements):
             # A subject that is not registered has no group, and is not charged.
-            amounts = self._price_rows(count, windows)[rows[count]]
+            each = amounts[count][rows[count]]
             for number, claim in enumerate(claims):
                 if types & claim.elements:
-                    prices[:, number] += flags[:, count] * amounts
+                    prices[:, number] += flags[:, count] * each
         return prices
 
     def _price_rows(self, count: int, windows: WindowBits) -> Numbers:
         """Return by row what a count costs in windows that are priced together; 0 is not drawn."""
-        follower, first = self._filters[count], windows.closed.first
+        return self._price_windows(count, windows.closed.first, len(windows.bits), windows.memory)
+
+    def _price_windows(
+        self, count: int, first: int, windows: int, memory: RunMemory | None
+    ) -> Numbers:
+        follower = self._filters[count]
         amounts = np.zeros(len(self.layout.queries), np.int64)
         rows, most = self.layout.rows[count], self._epsilons[count]
         if follower is None or follower.spending is None:
             amounts[rows] = price_count(most)
             return amounts
-        assert len(windows.bits) == 1, "where there are limits, windows close one by one"
-        state = follower.read(self._recall(count, windows.memory))
+        assert windows == 1, "where there are limits, windows close one by one"
+        state = follower.read(self._recall(count, memory))
         intervals = follower.choose_intervals(state, first, int(self._find_local(first, 1)[0]))
         for interval in np.unique(intervals[intervals > 0]).tolist():
             price = price_count(follower.find_epsilon(interval, most))
@@ -284,18 +328,28 @@ class CountRelease:
         Subjects that do not pay are left out before anything is drawn. `answers` are those of the
         same windows, for counts that are estimated from them.
         """
-        number = self._status.policies
-        opened, decided = self._decide(windows, policies % number)
-        first = windows.closed.first
+        bits, silent = self.read(windows, policies), policies >= self._status.policies
+        return self.draw_bits(bits, silent, since, subjects, memory, answers)
+
+    def read(self, windows: WindowBits, policies: NDArray[np.int32]) -> CountBits:
+        """Return who is open and who has the patterns; `policies` are as in `draw`."""
+        opened, decided = self._decide(windows, policies % self._status.policies)
+        bits = windows.bits[:, self._status.columns]
+        return CountBits(windows.closed.first, opened, (bits & opened) | (decided & ~opened))
+
+    def draw_bits(
+        self,
+        bits: CountBits,
+        silent: NDArray[np.bool_],
+        since: NDArray[np.int64],
+        subjects: pa.Array,
+        memory: RunMemory | None = None,
+        answers: ReleasedBits | None = None,
+    ) -> CountDraws:
+        """Draw counts, as `draw` does; `silent` marks the subjects that do not pay."""
+        first, opened, detected = bits
         tally = tally_groups(
-            self.layout,
-            windows.bits[:, self._status.columns],
-            opened,
-            decided,
-            policies >= number,
-            since,
-            first,
-            subjects,
+            self.layout, detected, opened, detected, silent, since, first, subjects
         )
         drawn = _start_draws(tally)
         local = self._find_local(first, len(tally))
