@@ -113,14 +113,12 @@ def _find_rows(array: NDArray[Any]) -> tuple[int, list[int] | None]:
     """
     if array.ndim < 2 or array.dtype.kind not in "iu" or array.nbytes < _LARGE:
         return 0, None
-    firsts = array[(slice(None), *[0] * (array.ndim - 1))]
-    values, counts = np.unique(firsts, return_counts=True)
-    fill = int(values[counts.argmax()])
-    inner = tuple(range(1, array.ndim))
+    firsts = np.sort(array[(slice(None), *[0] * (array.ndim - 1))])
+    fill, inner = int(firsts[len(firsts) // 2]), tuple(range(1, array.ndim))
     # Most rows with other values have some at the beginning.
-    same = np.flatnonzero((array[:, :_BEGINNING] == fill).all(axis=inner))
-    same = same[(array[same] == fill).all(axis=inner)]
-    return fill, np.setdiff1d(np.arange(len(array)), same).tolist()
+    same = (array[:, :_BEGINNING] == fill).all(axis=inner)
+    same[same] = (array[same] == fill).all(axis=inner)
+    return fill, np.flatnonzero(~same).tolist()
 
 
 def _unpack_arrays(given: bytes) -> dict[str, NDArray[Any]]:
