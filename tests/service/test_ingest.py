@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import cbor2
 import httpx
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import tacit
+from tacit.errors import LedgerLostError
 from tacit.service.arrow_streams import ArrowStreamError, check_arrow_stream
 from tacit.service.inbox import Inbox
 from tacit.service.ingest_requests import InboxFullError, IngestRequest, weigh
@@ -56,7 +57,11 @@ def lines(found: Sequence[dict[str, Any]]) -> bytes:
 
 def arrow(found: Sequence[dict[str, Any]], **options: Any) -> bytes:
     """Tuples as an Arrow stream."""
-    table = pa.Table.from_pylist(list(found))
+    return arrow_of(pa.Table.from_pylist(list(found)), **options)
+
+
+def arrow_of(table: pa.Table, **options: Any) -> bytes:
+    """A table as an Arrow stream."""
     text = io.BytesIO()
     with pa.ipc.new_stream(text, table.schema, **options) as writer:
         writer.write_table(table)
@@ -164,6 +169,7 @@ def test_what_is_unreadable_becomes_a_dead_letter_and_the_rest_is_taken(tmp_path
             ARROW,
             422,
         ),
+        (arrow_of(pa.table([["t1"], [1], [2]], ["who", "at", "at"])), ARROW, 422),
     ],
 )
 def test_what_cannot_be_taken_is_refused(
@@ -234,6 +240,26 @@ def test_under_pressure_the_sender_is_told_when_to_come_back(service: Running) -
         response = post(client, lines([{"who": "t1", "at": 1, "kind": "c"}]))
     assert response.status_code == 429
     assert response.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(LedgerLostError("gone"), 503), (OSError("secret"), 500)]
+)
+def test_an_inbox_that_fails_is_a_problem(
+    service: Running, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    """The response has the form and the headers of all others, and does not quote the error."""
+
+    def fail(_: IngestRequest) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(service.service.state.inbox, "put", fail)
+    with service.client("source", "sensor") as client:
+        response = post(client, lines([{"who": "t1", "at": 1, "kind": "c"}]))
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.headers["cache-control"] == "no-store"
+    assert str(error) not in response.text
 
 
 def test_many_senders_at_once_lose_nothing(tmp_path: Path, postgres: Postgres) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import tempfile
 from collections.abc import Iterator
@@ -169,9 +170,27 @@ def _answer(service: Service, monitoring: MonitoringOptions) -> tuple[Run, Answe
     features = list_run_features("run", spec, service.inputs, mechanism, ledger=True)
     compile_kernels(features)
     counts = AnswerCounts()
-    with service.open_run() as run, monitoring.show_status(run.status, live=True):
+    with (
+        service.open_run() as run,
+        monitoring.show_status(run.status, live=True),
+        _freezing(),
+    ):
         service.answer(run, counts.add)
     return run, counts
+
+
+@contextmanager
+def _freezing() -> Iterator[None]:
+    """Leave out of garbage collections what is there now: all streams wait while they look at it.
+
+    Most of it is code, which is never freed.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _print_summary(service: Service, run: Run, counts: AnswerCounts, as_json: bool) -> None:

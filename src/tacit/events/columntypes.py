@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.errors import SchemaError
-from tacit.events.columns import split_chunks, to_plain_text
+from tacit.events.columns import read_numbers, split_chunks, to_plain_text
 from tacit.events.streams import COLUMN_TYPES, ColumnType, Stream
 from tacit.events.times import NO_TIME, to_microseconds
 
@@ -130,6 +130,8 @@ def _convert(array: pa.Array, to: ColumnType, stream: Stream) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         values = _convert(array.dictionary, to, stream)
         return to_plain_text(values).take(array.indices)
+    if _is_done(array, to):
+        return array
     series = pl.Series(array)
     if series.dtype in (pl.String, pl.Categorical, pl.Enum):
         converted = convert_text(series.cast(pl.String), to, stream)
@@ -143,6 +145,13 @@ def _convert(array: pa.Array, to: ColumnType, stream: Stream) -> pa.Array:
             converted = converted.set(~converted.is_finite(), None)
     (chunk,) = split_chunks(converted.rechunk())
     return chunk
+
+
+def _is_done(array: pa.Array, to: ColumnType) -> bool:
+    """Return whether a column has nothing to convert."""
+    if to == "number" and pa.types.is_float64(array.type):
+        return bool(np.isfinite(read_numbers(array)).all())
+    return to == "integer" and bool(pa.types.is_int64(array.type))
 
 
 def _to_moments(times: NDArray[np.int64]) -> pl.Series:

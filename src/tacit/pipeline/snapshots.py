@@ -23,6 +23,9 @@ _FORMAT: Final = 3
 _MAGIC: Final = b"TSnp"
 _START: Final = struct.Struct("<4sII")
 """A mark, a checksum of all that follows, and the length of the list of arrays."""
+_LARGE: Final = 1 << 14
+"""Bytes of an array from which on it is written without rows that are filled with one value."""
+_BEGINNING: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +93,36 @@ class WindowSnapshot:
 
 def _pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Write arrays one after the other, without compression: a checkpoint compresses them."""
-    listed = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+    listed, parts = [], []
+    for name, array in arrays.items():
+        fill, rows = _find_rows(array)
+        listed.append((name, array.dtype.str, array.shape, fill, rows))
+        chosen = array if rows is None else array[rows]
+        parts.append(np.ascontiguousarray(chosen).reshape(-1).view(np.uint8).data)
     text = json.dumps(listed).encode()
-    parts = [
-        np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays.values()
-    ]
     checksum = zlib.crc32(text)
     for part in parts:
         checksum = zlib.crc32(part, checksum)
     return b"".join([_START.pack(_MAGIC, checksum, len(text)), text, *parts])
 
 
+def _find_rows(array: NDArray[Any]) -> tuple[int, list[int] | None]:
+    """Return the rows to write, and the one value that all others have everywhere; None for all.
+
+    A ring has room for many windows, and few of them are open.
+    """
+    if array.ndim < 2 or array.dtype.kind not in "iu" or array.nbytes < _LARGE:
+        return 0, None
+    firsts = np.sort(array[(slice(None), *[0] * (array.ndim - 1))])
+    fill, inner = int(firsts[len(firsts) // 2]), tuple(range(1, array.ndim))
+    # Most rows with other values have some at the beginning.
+    same = (array[:, :_BEGINNING] == fill).all(axis=inner)
+    same[same] = (array[same] == fill).all(axis=inner)
+    return fill, np.flatnonzero(~same).tolist()
+
+
 def _unpack_arrays(given: bytes) -> dict[str, NDArray[Any]]:
-    """Read what `_pack_arrays` wrote, or the archive of an earlier version."""
+    """Read what `_pack_arrays` wrote, now or in an earlier version."""
     if not given.startswith(_MAGIC):
         with np.load(io.BytesIO(given), allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -113,8 +133,16 @@ def _unpack_arrays(given: bytes) -> dict[str, NDArray[Any]]:
         raise ValueError("its checksum is wrong")
     place = _START.size + length
     arrays = {}
-    for name, kind, shape in json.loads(given[_START.size : place]):
-        dtype, size = np.dtype(kind), math.prod(shape)
-        arrays[name] = np.frombuffer(given, dtype, size, place).reshape(shape).copy()
+    for name, kind, shape, *others in json.loads(given[_START.size : place]):
+        fill, rows = others or (0, None)
+        dtype = np.dtype(kind)
+        written = shape if rows is None else [len(rows), *shape[1:]]
+        size = math.prod(written)
+        array = np.frombuffer(given, dtype, size, place).reshape(written)
+        if rows is None:
+            arrays[name] = array.copy()
+        else:
+            arrays[name] = np.full(shape, fill, dtype)
+            arrays[name][rows] = array
         place += dtype.itemsize * size
     return arrays

@@ -8,14 +8,21 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any, Final
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tacit.errors import TacitError
 from tacit.service.console import openid_pages, pages, plan_pages, workflow_pages
 from tacit.service.console.rendering import STATIC
-from tacit.service.problems import ProblemDetails, add_handlers
+from tacit.service.problems import (
+    Problem,
+    ProblemDetails,
+    add_handlers,
+    respond_to,
+    respond_to_unexpected,
+)
 from tacit.service.routes import acts, answers, counts, facts, health, ingest, tokens, workflow
 from tacit.service.state import SAMPLE_SECONDS, ServiceState
 
@@ -68,6 +75,7 @@ def create_app(state: ServiceState) -> FastAPI:
     app.mount("/static", StampedFiles(directory=STATIC))
     app.openapi = _describe_problems(app, app.openapi)  # type: ignore[method-assign]
     app.add_middleware(BodyLimits)
+    app.add_middleware(TupleRequests)
     app.add_middleware(SecurityHeaders)
     return app
 
@@ -106,6 +114,28 @@ def _describe_problems(
     return describe_all
 
 
+class TupleRequests:
+    """Takes tuples straight to their route: to find it takes FastAPI longer than they do."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        found = None
+        if scope["type"] == "http" and scope["method"] == "POST":
+            found = ingest.ADDRESS.fullmatch(scope["path"])
+        if found is None:
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope | {"path_params": {"stream": found[1]}}, receive)
+        try:
+            response = await ingest.send_tuples(request)
+        except (Problem, TacitError) as error:
+            response = respond_to(request, error)
+        await response(scope, receive, send)
+
+
 class BodyLimits:
     """Limits the size of bodies and the time that they take; tuples have limits of their own.
 
@@ -117,7 +147,7 @@ class BodyLimits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        if scope["type"] != "http" or scope["path"].startswith("/v1/streams/"):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         size, more, deadline = 0, True, asyncio.get_running_loop().time() + _BODY_SECONDS
@@ -142,20 +172,32 @@ class BodyLimits:
 
 
 class SecurityHeaders:
-    """Adds headers to every response: nothing is cached, framed or loaded from elsewhere."""
+    """Adds headers to every response: nothing is cached, framed or loaded from elsewhere.
+
+    Unexpected errors become responses here, since Starlette's would come without the headers.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
+        started = False
 
         async def send_with_headers(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 given = {name.lower() for name, _ in message["headers"]}
                 more = [(name, value) for name, value in _HEADERS.items() if name not in given]
                 more += [_HSTS] if scope.get("scheme") == "https" else []
                 message["headers"] = [*message["headers"], *more]
             await send(message)
 
-        await self._app(scope, receive, send_with_headers)
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except Exception as error:
+            if started or scope["type"] != "http":
+                raise
+            response = respond_to_unexpected(Request(scope), error)
+            await response(scope, receive, send_with_headers)

@@ -25,6 +25,9 @@ def check_arrow_stream(payload: bytes, most: int) -> None:
         raise ArrowStreamError("compressed Arrow streams are not supported; send them plain")
     size = 0
     with pa.ipc.open_stream(payload) as reader:
+        names = reader.schema.names
+        if len({*names}) < len(names):
+            raise ArrowStreamError("two columns have the same name; give each its own")
         for batch in reader:
             batch.validate(full=True)
             size += batch.nbytes

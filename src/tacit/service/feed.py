@@ -38,7 +38,7 @@ _MOST_BYTES: Final = 128 << 20
 """How much of unpacked releases stays in memory."""
 _MOST_SHOWN: Final = 2_000_000
 """The most answers that are read for a page of the console."""
-_MOST_CHOSEN: Final = 1 << 20
+_MOST_CHOSEN: Final = 1 << 21
 """How many places of selected answers stay in memory."""
 _CODED: Final = ("consumer", "query", "subject")
 
@@ -63,13 +63,17 @@ class SelectionCache:
     rows: dict[tuple[Any, ...], NDArray[np.int64]] = field(default_factory=dict)
     size: int = 0
 
-    def keep(self, key: tuple[Any, ...], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Keep the places of a selection; forget all others if they become too many."""
+    def keep(self, key: tuple[Any, ...], rows: NDArray[np.int64]) -> None:
+        """Keep the places of a selection; forget all others if they become too many.
+
+        One that takes most of the room is not worth the others.
+        """
+        if rows.size > _MOST_CHOSEN // 2:
+            return
         if self.size + rows.size > _MOST_CHOSEN:
             self.rows, self.size = {}, 0
         self.rows[key] = rows
         self.size += rows.size
-        return rows
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class UnpackedRelease:
 
     def select(self, selection: FeedSelection, after: int) -> pa.Table:
         """Return the selected answers with ids larger than `after`."""
-        rows, table = self._find_rows(selection, after), self.rows.table
+        rows, table = self._find_rows(selection, after, again=False), self.rows.table
         return table if rows.size == table.num_rows else table.take(pa.array(rows))
 
     def format_event(self, selection: FeedSelection, after: int, most: int) -> tuple[int, bytes]:
@@ -98,23 +102,25 @@ class UnpackedRelease:
 
         Returns the id to continue after, and nothing if no answer is left.
         """
-        rows = self._find_rows(selection, after)
+        rows = self._find_rows(selection, after, again=True)
         part = rows[:most]
         last = self.last_id if part.size == rows.size else self.first_id + int(part[-1])
         return last, self.rows.format_event("answers", last, part)
 
-    def _find_rows(self, selection: FeedSelection, after: int) -> NDArray[np.int64]:
-        """Return the places of the selected answers after an id, in order."""
+    def _find_rows(self, selection: FeedSelection, after: int, *, again: bool) -> NDArray[np.int64]:
+        """Return the places of the selected answers after an id, in order.
+
+        With `again`, they are kept: a stream asks for each of its events.
+        """
+        key = selection.consumer, selection.queries, selection.subjects
+        rows = self.chosen.rows.get(key)
+        if rows is None:
+            rows = self._choose(selection)
+            if again:
+                self.chosen.keep(key, rows)
         begin = max(after + 1 - self.first_id, 0)
-        if selection.subjects is None:
-            rows = self._choose(np.arange(begin, self.rows.table.num_rows), selection)
-        else:
-            key = selection.consumer, selection.queries, selection.subjects
-            found = self.chosen.rows.get(key)
-            if found is None:
-                rows = self._choose(self._find_subjects(selection.subjects), selection)
-                found = self.chosen.keep(key, rows)
-            rows = found[found >= begin] if begin else found
+        if begin:
+            rows = rows[np.searchsorted(rows, begin) :]
         if selection.since is not None or selection.until is not None:
             starts = np.asarray(self.rows.table["window_start"].cast(pa.int64()))[rows]
             since = self.first if selection.since is None else selection.since
@@ -122,8 +128,12 @@ class UnpackedRelease:
             rows = rows[(starts >= since) & (starts < until)]
         return rows
 
-    def _choose(self, rows: NDArray[np.int64], selection: FeedSelection) -> NDArray[np.int64]:
-        """Return those of these places that belong to the selected consumer and queries."""
+    def _choose(self, selection: FeedSelection) -> NDArray[np.int64]:
+        """Return the places of the answers that are selected by name, in order."""
+        if selection.subjects is None:
+            rows = np.arange(self.rows.table.num_rows)
+        else:
+            rows = self._find_subjects(selection.subjects)
         consumers = None if selection.consumer is None else (selection.consumer,)
         rows = self.rows.choose(rows, "consumer", consumers)
         return self.rows.choose(rows, "query", selection.queries)

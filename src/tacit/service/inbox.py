@@ -94,22 +94,35 @@ class Inbox:
             self._changed.notify()
         return result
 
-    def wait(self, stream: str, after: int, seconds: float) -> bool:
-        """Wait for a request to a stream after this number; return whether one is there in time.
+    def read(self, stream: str, after: int, most: int, seconds: float = 0.0) -> list[StoredRequest]:
+        """Read requests to a stream after this number: about `most` bytes, at least one.
 
-        Those that another process stores are found by `read`.
+        If there is none, wait so many seconds for it. Those that another process stores are found
+        when the time is over.
         """
+        found = self._recall(stream, after, most)
+        if not found and not self._remembers(stream, after):
+            found = self._store.read(stream, after, most)
+        if not found:
+            self._wait(stream, after, seconds)
+            found = self._recall(stream, after, most) or self._store.read(stream, after, most)
+        return found
+
+    def _wait(self, stream: str, after: int, seconds: float) -> None:
+        """Wait for a request to a stream after this number that is stored here."""
 
         def is_there() -> bool:
             found = self._recent.get(stream)
             return bool(found and found.requests and found.requests[-1].number > after)
 
         with self._stored:
-            return self._stored.wait_for(is_there, seconds)
+            self._stored.wait_for(is_there, seconds)
 
-    def read(self, stream: str, after: int, most: int) -> list[StoredRequest]:
-        """Read requests to a stream after this number: about `most` bytes, at least one."""
-        return self._recall(stream, after, most) or self._store.read(stream, after, most)
+    def _remembers(self, stream: str, after: int) -> bool:
+        """Return whether all requests after this number that were stored here are in memory."""
+        with self._stored:
+            recent = self._recent.get(stream)
+            return recent is not None and after >= recent.after
 
     def _recall(self, stream: str, after: int, most: int) -> list[StoredRequest]:
         """Read from memory; return nothing if the next request may not be there."""

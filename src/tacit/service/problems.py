@@ -87,12 +87,11 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Turn every error of an application into problem details."""
-    app.add_exception_handler(Problem, _handle_problem)
+    """Turn the errors that requests can cause into problem details."""
+    app.add_exception_handler(Problem, _handle_expected)
     app.add_exception_handler(RequestValidationError, _handle_invalid)
     app.add_exception_handler(HTTPException, _handle_http)
-    app.add_exception_handler(TacitError, _handle_tacit)
-    app.add_exception_handler(Exception, _handle_unexpected)
+    app.add_exception_handler(TacitError, _handle_expected)
 
 
 def respond(request: Request, problem: Problem) -> Response:
@@ -107,9 +106,23 @@ def respond(request: Request, problem: Problem) -> Response:
     return page
 
 
-async def _handle_problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)
-    return respond(request, error)
+def respond_to(request: Request, error: Problem | TacitError) -> Response:
+    """Return what an error becomes."""
+    if isinstance(error, Problem):
+        return respond(request, error)
+    if isinstance(error, OptionError):
+        return respond(request, Problem(422, str(error)))
+    if isinstance(error, LedgerLostError):
+        again = {"Retry-After": "2"}
+        lost = Problem(503, "the ledger does not answer now; try again", headers=again)
+        return respond(request, lost)
+    log.error("a request failed", exc_info=error)
+    return respond(request, Problem(500, _FAILED))
+
+
+async def _handle_expected(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem | TacitError)
+    return respond_to(request, error)
 
 
 async def _handle_invalid(request: Request, error: Exception) -> Response:
@@ -131,17 +144,7 @@ async def _handle_http(request: Request, error: Exception) -> Response:
     return respond(request, Problem(error.status_code, detail, headers=error.headers))
 
 
-async def _handle_tacit(request: Request, error: Exception) -> Response:
-    if isinstance(error, OptionError):
-        return respond(request, Problem(422, str(error)))
-    if isinstance(error, LedgerLostError):
-        again = {"Retry-After": "2"}
-        lost = Problem(503, "the ledger does not answer now; try again", headers=again)
-        return respond(request, lost)
-    log.error("a request failed", exc_info=error)
-    return respond(request, Problem(500, _FAILED))
-
-
-async def _handle_unexpected(request: Request, error: Exception) -> Response:
+def respond_to_unexpected(request: Request, error: Exception) -> Response:
+    """Log an error that is a bug; return what tells nothing about it."""
     log.error("unexpected error; please report this bug", exc_info=error)
     return respond(request, Problem(500, _FAILED))

@@ -7,6 +7,7 @@ same rows again. Requests are deleted when the position after them is in a check
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -58,8 +59,8 @@ class HttpSource(Source):
         """Yield what was received, and empty batches while nothing arrives."""
         parser = RequestParser(columns, keys)
         while True:
-            found = self._inbox.read(self._stream, self._after, _MOST_BYTES)
-            if not found and not self._inbox.wait(self._stream, self._after, _IDLE_SECONDS):
+            found = self._inbox.read(self._stream, self._after, _MOST_BYTES, _IDLE_SECONDS)
+            if not found:
                 yield self._make_batch(parser.parse("jsonl", []))
             for coding, group in iterate_codings(found):
                 batch = self._make_batch(parser.parse(coding, group))
@@ -125,14 +126,15 @@ class RequestParser:
         self, requests: Sequence[StoredRequest]
     ) -> tuple[pa.RecordBatch, NDArray[np.int64], list[Rejected]]:
         """Select columns; types are converted later, as those of every source."""
-        tables, numbers = [], []
-        for request in requests:
-            table = pa.ipc.open_stream(request.payload).read_all()
-            tables.append(_select(table, self._columns))
-            numbers.append(np.full(table.num_rows, request.number, np.int64))
+        tables = [
+            _select(pa.ipc.open_stream(request.payload).read_all(), self._columns)
+            for request in requests
+        ]
+        own = np.array([request.number for request in requests], np.int64)
+        numbers = np.repeat(own, [table.num_rows for table in tables])
         whole = pa.concat_tables(_align(tables)).unify_dictionaries().combine_chunks()
         batch, *_ = whole.to_batches() or [pa.RecordBatch.from_pylist([], whole.schema)]
-        return encode_keys(batch, self._keys), np.concatenate(numbers), []
+        return encode_keys(batch, self._keys), numbers, []
 
     def _to_batch(self, frame: pl.DataFrame) -> pa.RecordBatch:
         table = frame.rechunk().to_arrow()
@@ -146,9 +148,12 @@ def _no_rows(columns: Sequence[str]) -> pl.DataFrame:
 
 def _select(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Return these columns; nulls for those that the table lacks, or that hold no plain values."""
+    kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
+    if all(name in kinds and is_plain(kinds[name]) for name in columns):
+        return table.select(columns)
     chosen = {
         name: table[name]
-        if name in table.column_names and is_plain(table.schema.field(name).type)
+        if name in kinds and is_plain(kinds[name])
         else pa.nulls(table.num_rows, pa.string())
         for name in columns
     }
@@ -166,6 +171,7 @@ def _align(tables: Sequence[pa.Table]) -> list[pa.Table]:
     ]
 
 
+@lru_cache(maxsize=256)
 def is_plain(kind: pa.DataType) -> bool:
     """Return whether values of an Arrow type are single texts, numbers, truth values or times."""
     if pa.types.is_dictionary(kind):

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tacit.errors import LedgerError, OptionError
 from tacit.ledger.acts import ActKind, record_act
@@ -60,6 +60,15 @@ class TokenRecord:
         return "valid" if self.is_valid(moment) else "expired"
 
 
+class KnownToken(NamedTuple):
+    """A token in memory."""
+
+    digest: bytes
+    record: TokenRecord
+    principal: Principal
+    """Its holder, as long as the record is valid."""
+
+
 class Tokens:
     """The tokens in a database. It is safe to use from several threads.
 
@@ -70,7 +79,7 @@ class Tokens:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = threading.Lock()
-        self._rows: OrderedDict[str, Any] = OrderedDict()
+        self._known: OrderedDict[str, KnownToken] = OrderedDict()
         self._act = -1
         self._fresh_until = 0.0
         create_tables(database)
@@ -139,20 +148,19 @@ class Tokens:
         found = _FORM.fullmatch(text)
         if found is None:
             return None
-        row = self._read(found[1])
-        digest = _NOTHING if row is None else bytes(row["digest"])
-        if not hmac.compare_digest(digest, _hash(found[2])) or row is None:
+        known = self._read(found[1])
+        digest = _NOTHING if known is None else known.digest
+        if not hmac.compare_digest(digest, _hash(found[2])):
             return None
-        return _to_principal(_to_record(row))
+        return _to_principal(known)
 
     def find(self, identity: str) -> Principal | None:
         """Return the holder of a token by its public id, if the token is still valid."""
-        row = self._read(identity)
-        return None if row is None else _to_principal(_to_record(row))
+        return _to_principal(self._read(identity))
 
     def remembers(self, identity: str) -> bool:
         """Return whether a token can be checked without reading the database."""
-        return time.monotonic() < self._fresh_until and identity in self._rows
+        return time.monotonic() < self._fresh_until and identity in self._known
 
     def refresh(self) -> None:
         """Forget the tokens in memory if one of them can have changed."""
@@ -161,31 +169,36 @@ class Tokens:
             act = connection.execute(sa.select(sa.func.max(ACTS.c.number))).scalar() or 0
         with self._lock:
             if act != self._act:
-                self._rows.clear()
+                self._known.clear()
             self._act, self._fresh_until = act, moment + FRESH_SECONDS
 
     def _forget(self) -> None:
         with self._lock:
-            self._rows.clear()
+            self._known.clear()
             self._fresh_until = 0.0
 
-    def _read(self, identity: str) -> Any:
+    def _read(self, identity: str) -> KnownToken | None:
         if time.monotonic() >= self._fresh_until:
             self.refresh()
-        found = self._rows.get(identity)
+        found = self._known.get(identity)
         if found is not None:
             return found
         act = self._act
         with self._database.reading() as connection:
             query = sa.select(TOKENS).where(TOKENS.c.id == identity)
             row = connection.execute(query).mappings().one_or_none()
+        if row is None:
+            return None
+        record = _to_record(row)
+        holder = Principal(record.role, record.name, record.id, record.streams)
+        known = KnownToken(bytes(row["digest"]), record, holder)
         with self._lock:
             # A row that was read before a change must not outlive it.
-            if row is not None and act == self._act and self._fresh_until:
-                self._rows[identity] = row
-                if len(self._rows) > _MOST_KEPT:
-                    self._rows.popitem(last=False)
-        return row
+            if act == self._act and self._fresh_until:
+                self._known[identity] = known
+                if len(self._known) > _MOST_KEPT:
+                    self._known.popitem(last=False)
+        return known
 
 
 class UnknownTokenError(LedgerError):
@@ -228,7 +241,5 @@ def _to_record(row: Any) -> TokenRecord:
     )
 
 
-def _to_principal(record: TokenRecord) -> Principal | None:
-    if not record.is_valid(now()):
-        return None
-    return Principal(record.role, record.name, record.id, record.streams)
+def _to_principal(known: KnownToken | None) -> Principal | None:
+    return None if known is None or not known.record.is_valid(now()) else known.principal

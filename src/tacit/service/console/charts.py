@@ -62,7 +62,7 @@ def _draw_cell(grid: AnswerGrid, row: int, column: int) -> Markup:
     shade = 0.25 + 0.75 * max(0.0, min(1.0, 2 * sure - 1)) if yes else 1.0
     mark = Markup("")
     if grid.exhausted[row, column]:
-        kind += ", limit reached"
+        kind += ", not paid for"
         mark = Markup(
             '<rect class="exhausted" x="{}" y="{}" width="{}" height="2.5" rx="1"/>'
         ).format(x + 3, y + _CELL - 4.5, _CELL - 6)

@@ -155,13 +155,20 @@ def log_out(request: Request, state: State, _user: User, _form: SessionForm) -> 
 @router.get("/console")
 def show_home(request: Request, state: State, user: User) -> HTMLResponse:
     """Show the first page of a role."""
-    return render(request, f"{_HOMES[user.role]}.html", user, **_view(state, user))
+    view, base = _view(state, user), _find_base(request)
+    return render(request, f"{_HOMES[user.role]}.html", user, **view, base=base)
 
 
 @router.get("/console/live")
 def show_home_part(request: Request, state: State, user: User) -> HTMLResponse:
     """Show the part of the first page that changes."""
-    return render(request, f"{_HOMES[user.role]}_live.html", user, **_view(state, user))
+    view, base = _view(state, user), _find_base(request)
+    return render(request, f"{_HOMES[user.role]}_live.html", user, **view, base=base)
+
+
+def _find_base(request: Request) -> str:
+    """Return the address of the service as the reader knows it, for snippets."""
+    return str(request.base_url).rstrip("/")
 
 
 def _view(state: ServiceState, user: Principal) -> dict[str, Any]:
@@ -182,8 +189,8 @@ QueryName = Annotated[str, Path(max_length=500)]
 @router.get("/console/queries/{query}")
 def show_query(request: Request, state: State, user: User, query: QueryName) -> HTMLResponse:
     """Show the answers to one query."""
-    base = str(request.base_url).rstrip("/")
-    return render(request, "query.html", user, **_query_view(state, user, query), base=base)
+    view, base = _query_view(state, user, query), _find_base(request)
+    return render(request, "query.html", user, **view, base=base)
 
 
 @router.get("/console/queries/{query}/live")

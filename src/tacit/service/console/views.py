@@ -412,5 +412,5 @@ def _list_expected(state: ServiceState, rows: list[dict[str, Any]]) -> list[dict
             "required": query.quality,
             "expected": known.get(query.name),
         }
-        for query in state.spec.subject_queries
+        for query in state.spec.queries
     ]

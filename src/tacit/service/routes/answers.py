@@ -70,7 +70,10 @@ class ReleasedAnswer(BaseModel):
     confidence: float
     """How likely the answer is right, from the plan's prior; 1 where nothing private matters."""
     exhausted: bool
-    """Whether the subject had reached its limit: the answer then uses public events alone."""
+    """Whether this window was not paid for: the subject's limit is reached, or saved for later.
+
+    The answer then uses public events and what was released before.
+    """
 
 
 class AnswerPage(BaseModel):

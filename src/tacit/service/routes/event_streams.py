@@ -81,7 +81,10 @@ async def follow_releases(
     principal: Principal,
     read: Callable[[], AsyncIterator[bytes]],
 ) -> AsyncIterator[bytes]:
-    """Yield what `read` yields, now and after each release; comments in between."""
+    """Yield what `read` yields, now and after each release; comments in between.
+
+    If the reader goes, the response that iterates over this is cancelled.
+    """
     session: str = getattr(request.state, "session", "")
 
     async def is_valid() -> bool:
@@ -97,11 +100,9 @@ async def follow_releases(
             async for text in read():
                 yield text
             while not await _is_set_soon(released, ended):
-                if await request.is_disconnected() or not await is_valid():
+                if not await is_valid():
                     return
                 yield b":\n\n"
-            if await request.is_disconnected():
-                return
 
 
 async def _is_set_soon(released: asyncio.Event, ended: asyncio.Event | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Final
 
 import pyarrow as pa
@@ -43,6 +44,7 @@ _CODINGS: Final[dict[str, BodyFormat]] = {
 }
 _EXAMPLE: Final = '{"taxi_id": "4711", "ts": "2026-03-01T08:00:00Z", "speed": 4.5}\n'
 
+ADDRESS: Final = re.compile(r"/v1/streams/([^/]+)/tuples")
 router = APIRouter(prefix="/streams", tags=["ingest"])
 
 
