@@ -13,7 +13,7 @@ from tests.engines.forking import Forks
 from tests.new_ledgers import create_quickly
 from tests.services import Kafka, Postgres, postgres_server
 
-settings.register_profile("tacit", deadline=None, print_blob=True, max_examples=20)
+settings.register_profile("tacit", deadline=None, print_blob=True, max_examples=30)
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=500)
 settings.load_profile("tacit")
 create_quickly()

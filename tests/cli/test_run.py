@@ -82,7 +82,7 @@ def test_the_summary_is_for_the_operator_and_apart_from_the_answers(
 def test_answers_flow_to_standard_output(
     spec: Path, source: Path, plan: Path, forks: Forks
 ) -> None:
-    command = [forks.program, "run", spec, source, "--plan", plan]
+    command: list[str | Path] = [forks.program, "run", spec, source, "--plan", plan]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
     rows = [json.loads(line) for line in shown.stdout.splitlines()]
     assert len(rows) == 60 * 10 * 3

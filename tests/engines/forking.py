@@ -28,6 +28,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -127,7 +128,7 @@ def serve(child: Callable[[str, list[str]], None], listener: socket.socket | Non
             continue
         pid = os.fork()
         if not pid:
-            _end(lambda first=first, rest=rest: child(first, rest))
+            _end(partial(child, first, rest))
         print(pid, flush=True)
 
 
@@ -169,7 +170,7 @@ def _attend(connection: socket.socket) -> None:
         os.close(stream)
     connection.sendall(pid.to_bytes(4, "big"))
     ended = os.pidfd_open(pid)
-    if ended not in select.select([ended, connection], [], [])[0]:
+    if ended not in select.select([ended, connection.fileno()], [], [])[0]:
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     with contextlib.suppress(OSError):

@@ -44,7 +44,7 @@ steps = st.lists(st.tuples(st.integers(0, 2), actions), min_size=20, max_size=60
 
 
 @settings(
-    max_examples=12,
+    max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps, st.integers(1, 5))

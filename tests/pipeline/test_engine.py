@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.answers.answers import Answers
@@ -179,6 +179,7 @@ row_lists = st.lists(
 
 @pytest.mark.parametrize("spec", [SPECIFICATION, CHAINS], ids=["all paths", "chains"])
 @given(row_lists, st.lists(st.integers(0, 25), max_size=3), st.booleans())
+@settings(max_examples=50)
 def test_answers_and_dead_letters_follow_the_rules_however_the_input_is_cut(
     spec: Specification, rows: list[Row], cuts: list[int], in_order: bool
 ) -> None:

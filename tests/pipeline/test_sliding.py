@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.engines import local
@@ -89,6 +89,7 @@ def test_answers_and_dead_letters_follow_the_rules_however_the_input_is_cut(
 
 
 @given(st.integers(0, 2**32), st.sampled_from([2, 3, 4, 6]))
+@settings(max_examples=40)
 def test_any_pattern_is_detected_as_the_reference_says(seed: int, panes: int) -> None:
     random = Random(seed)
     patterns = [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.engines.local import plan
@@ -86,6 +86,7 @@ def private_terms(text: str, mechanism: str) -> SpecVersion:
     return SpecVersion(spec, plan(spec, HISTORY, mechanism=mechanism))
 
 
+@settings(max_examples=40)
 @given(tuples, cuts, st.integers(0, 40), st.integers(0, 40))
 def test_public_answers_are_those_of_the_terms_that_a_window_is_under(
     some: list[Row], places: list[int], change: int, lost: int

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.answers.answers import Answers
@@ -194,6 +194,7 @@ tuples = st.lists(
 cuts = st.lists(st.integers(0, 40), max_size=6)
 
 
+@settings(max_examples=40)
 @given(tuples, cuts, st.integers(0, 40), st.integers(0, 40))
 def test_windows_before_the_boundary_are_the_old_ones_and_from_there_on_the_new_ones(
     some: list[Row], where: list[int], reload_at: int, crash_at: int
