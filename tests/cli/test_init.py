@@ -84,6 +84,17 @@ def test_a_draft_validates_plans_and_runs(
     assert pl.read_csv("out.csv")["subject"].n_unique() == 9
 
 
+def test_a_draft_has_the_name_of_its_file_and_the_next_steps_can_be_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(readings(), tmp_path / "2nd-try of mine.csv")
+    done = tacit("init", "2nd-try of mine.csv")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "2nd-try of mine.yaml").exists()
+    assert "tacit plan '2nd-try of mine.yaml' --history '2nd-try of mine.csv'" in done.output
+
+
 def test_a_draft_names_no_value_that_only_few_subjects_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,9 @@ queries:
 @pytest.fixture(scope="module")
 def stored(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> str:
     """The URL of a database with the answers of a day, stored as the README says."""
-    folder, url = tmp_path_factory.mktemp("answers"), postgres.database("answers")
+    root, url = tmp_path_factory.mktemp("answers"), postgres.database("answers")
+    folder = root / "demo-output"
+    folder.mkdir()
     (folder / "taxi.yaml").write_text(SPEC)
     there = np.random.default_rng(1).random((5, 24, 2)) < 0.5
     who, hour, kind = np.nonzero(there)
@@ -42,11 +44,11 @@ def stored(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory, forks: 
     rows.sort("at").write_parquet(folder / "trips.parquet")
     tacit.plan(folder / "taxi.yaml", folder / "trips.parquet").save(folder / "plan.json")
     text = (EXAMPLE / "README.md").read_text()
-    (command,) = re.findall(r"^python (store\.py .*)$", text, re.M)
-    words = command.replace("postgresql:///answers", url).split()
-    script = [str(forks.program), str(EXAMPLE / words[0]), *words[1:]]
+    (command,) = re.findall(r"^python (examples/.*\\\n.*)$", text, re.M)
+    words = command.replace("postgresql:///answers", url).replace("\\\n", " ").split()
+    script = [str(forks.program), str(EXAMPLE.parent.parent / words[0]), *words[1:]]
     for _ in range(2):  # the second time there is nothing new
-        subprocess.run(script, cwd=folder, check=True, timeout=300, capture_output=True)
+        subprocess.run(script, cwd=root, check=True, timeout=300, capture_output=True)
     return url
 
 

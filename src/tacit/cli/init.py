@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 import click
@@ -51,7 +52,7 @@ def init(source: Path | None, template: str | None, out: Path | None) -> None:
 
         draft = draft_specification(source)
         text, guesses = draft.to_yaml(SCHEMA_FILE), draft.guesses
-        target = out or Path(f"{draft.stream}.yaml")
+        target = out or Path(f"{Path(source).name.partition('.')[0] or draft.stream}.yaml")
         given = str(source)
     else:
         text = (files("tacit.insight") / "templates" / f"{template}.yaml").read_text("utf-8")
@@ -65,11 +66,12 @@ def init(source: Path | None, template: str | None, out: Path | None) -> None:
         click.echo(f"  Guessed: {guess}.")
     click.echo("\nRead it and change it. Then, step by step:")
     limited = " --ledger spent.db" if "limit: " in text and template is not None else ""
+    spec, given = quote(str(target)), quote(given)
     for command, what in (
-        (f"tacit validate {target}", "check it"),
-        (f"tacit explain {target}", "what it promises, in plain words"),
-        (f"tacit plan {target} --history {given} -o plan.json", "what quality to expect"),
-        (f"tacit run {target} {given} --plan plan.json{limited} --to answers.csv", "answers"),
+        (f"tacit validate {spec}", "check it"),
+        (f"tacit explain {spec}", "what it promises, in plain words"),
+        (f"tacit plan {spec} --history {given} -o plan.json", "what quality to expect"),
+        (f"tacit run {spec} {given} --plan plan.json{limited} --to answers.csv", "answers"),
     ):
         click.echo(f"  {command}\n      {what}")
     if template is not None:

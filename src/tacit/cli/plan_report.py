@@ -207,7 +207,8 @@ class PlanReport:
     def __str__(self) -> str:
         parts = [self._format_headline()]
         if self.expected is not None:
-            parts += [*self._format_table(self.expected), fill(CONVENTIONS, 100)]
+            parts += self._format_table(self.expected)
+            parts += [*self._format_warnings(), fill(CONVENTIONS, 100)]
         elif self.spec.subject_queries:
             parts.append("Without history, the expected quality is unknown.")
         parts += ["", *self._format_counts(), *self._format_epsilons(), *self._format_limits()]
@@ -312,7 +313,7 @@ class PlanReport:
         if needs == [None] * len(needs):
             rows = [row[:-2] for row in rows]
         values = [self._format_value(value) for value in self._list_values()]
-        return [*align(rows), "", *([*values, ""] if values else []), *self._format_warnings()]
+        return [*align(rows), "", *([*values, ""] if values else [])]
 
     def _format_warnings(self) -> list[str]:
         warnings = (*self.plan.history_warnings, *self.plan.warnings) if self.plan else ()

@@ -13,6 +13,8 @@ from tacit.kernels.cache import KernelCache
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_NUMBA: Final[Any] = types
+
 KERNELS: Final[dict[str, Any]] = {}
 """All kernels of the imported modules, by module and name."""
 
@@ -27,7 +29,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
     def resolve_call(args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Compile for the types of constants, not once more for each constant."""
-        return resolve(tuple(types.unliteral(one) for one in args), keywords)
+        return resolve(tuple(_NUMBA.unliteral(one) for one in args), keywords)
 
     kernel.get_call_template = resolve_call
     KERNELS[f"{function.__module__}.{function.__qualname__}"] = kernel
