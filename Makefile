@@ -38,6 +38,7 @@ soak: .venv/.ready .flink/.ready
 	$(RUN)/pytest -n0 -s tests/soak/kernel_kills.py
 	$(RUN)/pytest -n0 -s tests/soak/ledger_year.py
 	$(RUN)/pytest -n0 -s tests/soak/held_out.py
+	$(RUN)/pytest -n0 tests/soak/count_coverage.py
 	$(RUN)/pytest tests/soak/neighbours.py
 	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py
 
