@@ -113,7 +113,8 @@ def _find_rows(array: NDArray[Any]) -> tuple[int, list[int] | None]:
     """
     if array.ndim < 2 or array.dtype.kind not in "iu" or array.nbytes < _LARGE:
         return 0, None
-    firsts = np.sort(array[(slice(None), *[0] * (array.ndim - 1))])
+    begins: Any = (..., *[0] * (array.ndim - 1))
+    firsts = np.sort(array[begins])
     fill, inner = int(firsts[len(firsts) // 2]), tuple(range(1, array.ndim))
     # Most rows with other values have some at the beginning.
     same = (array[:, :_BEGINNING] == fill).all(axis=inner)

@@ -128,7 +128,7 @@ class TupleRequests:
         if found is None:
             await self._app(scope, receive, send)
             return
-        request = Request(scope | {"path_params": {"stream": found[1]}}, receive)
+        request = Request({**scope, "path_params": {"stream": found[1]}}, receive)
         try:
             response = await ingest.send_tuples(request)
         except (Problem, TacitError) as error:
