@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import subprocess
+import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -432,6 +434,20 @@ def test_a_snapshot_leaves_out_the_windows_of_a_ring_that_are_not_open() -> None
         assert found[name].tobytes() == array.tobytes()
     only = {name: arrays[name] for name in ("ring", "part")}
     assert len(snapshots._pack_arrays(only)) < 2 * 500 * 8 + 400 * 8 + 300
+
+
+def test_arrays_that_were_written_whole_are_read() -> None:
+    """Earlier versions listed names, types and shapes alone, and wrote every row."""
+    arrays = {"a": np.arange(12).reshape(3, 4), "b": np.array([1.5, -0.0])}
+    listed = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+    text = json.dumps(listed).encode()
+    content = b"".join([text, *(array.tobytes() for array in arrays.values())])
+    start = snapshots._START.pack(snapshots._MAGIC, zlib.crc32(content), len(text))
+    found = snapshots._unpack_arrays(start + content)
+    assert list(found) == list(arrays)
+    for name, array in arrays.items():
+        assert found[name].tobytes() == array.tobytes()
+        assert found[name].shape == array.shape
 
 
 def test_a_damaged_snapshot_is_refused() -> None:
