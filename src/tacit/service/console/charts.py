@@ -15,7 +15,7 @@ from tacit.service.console.timelines import AnswerGrid
 
 _CELL, _GAP = 16, 3
 _WIDEST = 114
-_FEWEST = 14
+_FEWEST = 40
 """For how many bars there is room at least: few bars are not drawn wider."""
 
 
