@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import tacit
-from tacit.errors import OptionError, PlanError
+from tacit.errors import MissingExtraError, OptionError, PlanError
 from tacit.planning.limits import LimitCurve
 
 SPEC = """
@@ -79,7 +79,7 @@ def test_without_matplotlib_every_picture_names_the_extra(
     results: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(PlanError, match=r"pip install 'tacit\[plot\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'tacit\[plot\]'"):
         results[name].plot()
 
 

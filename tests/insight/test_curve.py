@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tacit.engines.local import open_inputs, survey
-from tacit.errors import PlanError, SinkError
+from tacit.errors import MissingExtraError, PlanError, SinkError
 from tacit.insight.curve import EPSILONS, Curve, Point, compute_curve
 from tacit.planning.planner import make_plan
 from tacit.spec.epsilon import Limit
@@ -98,7 +98,7 @@ def test_without_matplotlib_it_says_what_to_install(
     drawn: Curve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(PlanError, match=r"pip install 'tacit\[plot\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'tacit\[plot\]'"):
         drawn.plot(tmp_path / "curve.svg")
 
 

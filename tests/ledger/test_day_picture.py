@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tacit.engines.ledger_reports import show_ledger
-from tacit.errors import LedgerError, PlanError, SinkError
+from tacit.errors import LedgerError, MissingExtraError, SinkError
 from tacit.ledger.charges import Charge
 from tacit.ledger.day_picture import find_days
 from tacit.ledger.ledger import Ledger
@@ -157,5 +157,5 @@ def test_what_cannot_be_drawn_is_refused(
     with pytest.raises(SinkError, match=r"\.svg, \.png or \.pdf"):
         read(filled).plot(tmp_path / "day.gif")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(PlanError, match=r"pip install 'tacit\[plot\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'tacit\[plot\]'"):
         read(filled).plot(tmp_path / "day.svg")

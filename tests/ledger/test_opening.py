@@ -290,11 +290,11 @@ def test_a_server_that_crashes_is_lost_until_it_is_back(url: str, postgres: Post
 def test_a_missing_extra_is_named(tmp_path: Path, missing: str, place: str, extra: str) -> None:
     program = (
         f"import sys; sys.modules[{missing!r}] = None\n"
-        "from tacit.errors import LedgerError\n"
+        "from tacit.errors import MissingExtraError\n"
         "try:\n"
         "    from tacit.ledger.ledger import Ledger\n"
         f"    Ledger.open({place!r})\n"
-        "except LedgerError as error:\n"
+        "except MissingExtraError as error:\n"
         "    print(error)\n"
     )
     command = [sys.executable, "-c", program]

@@ -326,14 +326,18 @@ def test_places_of_chosen_answers_are_used_again_only_while_names_stay_where_the
         )
         for selection, after in itertools.product(selections, (-1, 1)):
             rows = last.select(selection, after)["id"].to_pylist()
+            places = last._find_rows(selection, after, again=True)  # those of streams are kept
+            assert rows == (last.first_id + places).tolist()
             assert rows == [
                 number
                 for number in range(after + 1, 2 * len(order))
                 if order[number // 2] in (selection.subjects or ())
                 and "xy"[number % 2] in (selection.queries or ("x", "y"))
             ]
-    monkeypatch.setattr("tacit.service.feed._MOST_CHOSEN", 4)
+    monkeypatch.setattr("tacit.service.feed._MOST_CHOSEN", 6)
     release = unpacked("abcd")
-    for selection in selections:
-        release.select(selection, -1)
-        assert 0 < sum(rows.size for rows in release.chosen.rows.values()) <= 4
+    kept = []
+    for subjects in ("a", "b", "c", "ab", "d"):
+        release._find_rows(FeedSelection("city", None, tuple(subjects)), -1, again=True)
+        kept.append([rows.size for rows in release.chosen.rows.values()])
+    assert kept == [[2], [2, 2], [2, 2, 2], [2, 2, 2], [2]]  # four are too many to be kept

@@ -9,7 +9,7 @@ import pytest
 
 from tacit.engines.flink import java
 from tacit.engines.flink.java import Java, require_flink, require_java
-from tacit.errors import EngineError
+from tacit.errors import EngineError, MissingExtraError
 
 
 def fake_java(folder: Path, says: str) -> Path:
@@ -99,7 +99,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    with pytest.raises(EngineError, match=r"pip install 'tacit\[flink\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'tacit\[flink\]'"):
         require_flink()
 
 
