@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -204,8 +204,7 @@ class ComponentChannels:
         used = sorted({v for part in parts for v in self._places[part][0]})
         if len(used) > MOST_VARIABLES:
             return None
-        choices = np.arange(1 << len(used))
-        answers = np.empty((len(choices), len(parts)), np.bool_)
+        answers = np.empty((1 << len(used), len(parts)), np.bool_)
         own: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}
         for column, part in enumerate(parts):
             variables, number, _ = self._places[part]
@@ -213,7 +212,7 @@ class ComponentChannels:
             where[0].append(column)
             where[1].append(number)
         for variables, (theirs, places) in own.items():
-            index = sum(((choices >> used.index(v)) & 1) << n for n, v in enumerate(variables))
+            index = _find_choices(variables, tuple(used))
             answers[:, theirs] = tables[variables][places][:, index].T
         same = (*parts, answers.tobytes())
         if same not in self._reduced:
@@ -249,6 +248,16 @@ class ComponentChannels:
             place = find_equivalent(answers, neighbours, MOST_CLASSES)
             self._merged[key] = map_groups(neighbours, place), place
         return self._merged[key]
+
+
+@lru_cache(maxsize=4096)
+def _find_choices(some: tuple[int, ...], variables: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return the choice of some variables' values for each choice of the variables' values."""
+    choices = np.arange(1 << len(variables))
+    found = np.zeros_like(choices)
+    for place, variable in enumerate(some):
+        found |= ((choices >> variables.index(variable)) & 1) << place
+    return found
 
 
 def _distinct_columns(bits: Bits) -> tuple[Bits, NDArray[np.int64]]:
