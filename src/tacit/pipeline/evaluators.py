@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tacit.errors import PrivacyError
 from tacit.kernels.threads import ALL_CORES, Workers
 from tacit.patterns.bits import ChainBits
 from tacit.patterns.booleans import to_columns
@@ -104,15 +105,18 @@ class Evaluator(ABC):
 
     def draw_counts(
         self,
-        bits: CountBits,
-        silent: NDArray[np.bool_],
-        since: NDArray[np.int64],
-        subjects: pa.Array,
-        memory: RunMemory | None = None,
-        answers: ReleasedBits | None = None,
+        bits: CountBits,  # noqa: ARG002
+        silent: NDArray[np.bool_],  # noqa: ARG002
+        since: NDArray[np.int64],  # noqa: ARG002
+        subjects: pa.Array,  # noqa: ARG002
+        memory: RunMemory | None = None,  # noqa: ARG002
+        answers: ReleasedBits | None = None,  # noqa: ARG002
     ) -> CountDraws:
-        """Return the counts that `bits` give; subjects in `silent` do not pay, and are left out."""
-        raise NotImplementedError
+        """Return the counts that `bits` give; subjects in `silent` do not pay, and are left out.
+
+        By default there are none, as `read_counts` says.
+        """
+        raise PrivacyError("there are no counts to draw")
 
     def price(
         self,
