@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -285,12 +286,12 @@ def test_confidence_knows_the_true_answer(monkeypatch: Patch) -> None:
 def test_a_private_pattern_that_overlaps_is_forgotten(monkeypatch: Patch) -> None:
     spec = specification([("AND(a, b)", "2"), ("b", "0.5")], ["AND(a, b)", "b"], types="abs")
     assert not breaks(spec, "optimal")
-    cliques = blocks._cliques
+    find_classes = blocks._find_classes
 
-    def first(component: Any, *rest: Any) -> Any:
-        return cliques(replace(component, patterns=component.patterns[:1]), *rest)
+    def forget(changes: Any, *rest: Any) -> Any:
+        return find_classes(tuple(one for one in changes if one[1] != Fraction("0.5")), *rest)
 
-    monkeypatch.setattr(blocks, "_cliques", first)
+    monkeypatch.setattr(blocks, "_find_classes", forget)
     assert breaks(spec, "optimal") == ["b"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -130,26 +130,44 @@ def audit(table: NDArray[np.uint64], neighbours: Sequence[Neighbours]) -> Audit:
     Any two rows of a group are neighbours. So it is enough to compare the largest and the
     smallest entry of each column, which takes one pass over the group's rows.
     """
-    return Audit(tuple(_examine(table, group) for group in neighbours))
+    by_size: dict[int, list[int]] = {}
+    for number, group in enumerate(neighbours):
+        by_size.setdefault(len(group.rows), []).append(number)
+    found: dict[int, AuditFinding] = {}
+    for numbers in by_size.values():
+        findings = _examine(table, [neighbours[number] for number in numbers])
+        found.update(zip(numbers, findings, strict=True))
+    return Audit(tuple(found[number] for number in range(len(neighbours))))
 
 
-def _examine(table: NDArray[np.uint64], group: Neighbours) -> AuditFinding:
-    part = table[list(group.rows)]
-    most, least = part.max(axis=0), part.min(axis=0)
-    # Columns with the same two entries are compared once, columns of zeros not at all.
-    extremes = {pair for pair in zip(most.tolist(), least.tolist(), strict=True) if pair[0]}
-    high, low = 0, 1
-    for one, other in extremes:
-        if one * low > high * other:  # the larger quotient, also if it is infinite
-            high, low = one, other
-    column = int(np.flatnonzero((most == high) & (least == low))[0])
-    return AuditFinding(
-        group.epsilon,
-        Fraction(high, low) if low else None,
-        group.rows[int(part[:, column].argmax())],
-        group.rows[int(part[:, column].argmin())],
-        column,
-    )
+def _examine(table: NDArray[np.uint64], groups: Sequence[Neighbours]) -> Iterator[AuditFinding]:
+    """Yield the finding of each group; all of them have the same number of rows."""
+    entries = table[np.array([group.rows for group in groups])]
+    most, least = entries.max(axis=1), entries.min(axis=1)
+    columns = [*map(_find_widest, most.tolist(), least.tolist())]
+    there = np.arange(len(groups))
+    chosen = entries[there, :, columns]
+    for group, column, highest, lowest, high, low in zip(
+        groups,
+        columns,
+        chosen.argmax(axis=1).tolist(),
+        chosen.argmin(axis=1).tolist(),
+        most[there, columns].tolist(),
+        least[there, columns].tolist(),
+        strict=True,
+    ):
+        ratio = Fraction(high, low) if low else None
+        yield AuditFinding(group.epsilon, ratio, group.rows[highest], group.rows[lowest], column)
+
+
+def _find_widest(most: list[int], least: list[int]) -> int:
+    """Return the first column with the largest quotient; columns of zeros do not count."""
+    pairs = [*zip(most, least, strict=True)]
+    widest = 0, 1
+    for pair in set(pairs):
+        if pair[0] * widest[1] > widest[0] * pair[1]:  # the larger quotient, also if infinite
+            widest = pair
+    return pairs.index(widest)
 
 
 Ratio: TypeAlias = Fraction | None

@@ -142,12 +142,12 @@ def split_queries(policy: Policy, queries: Sequence[Pattern]) -> SplitQueries:
     private = policy.private
     plain = [boolean_form(query) for query in queries]
     groups = _Groups(policy.patterns)
-    for query in plain:
-        for atom in find_private_atoms(query, private):
-            groups.join(groups.find(atom))
+    atoms = dict.fromkeys(atom for query in plain for atom in find_private_atoms(query, private))
+    for atom in atoms:
+        groups.join(groups.find(atom))
     while not all(_settle(query, groups) for query in plain):
         pass
-    _join_small(plain, groups, private)
+    _join_small(plain, groups, Counter(groups.find(atom)[0] for atom in atoms))
     split = [_decide_together(*_split(query, groups), private) for query in plain]
     found = dict.fromkeys(group for parts, _ in split for group in parts)
     return SplitQueries(private, {group: groups.members(group) for group in found}, split)
@@ -197,14 +197,18 @@ class _Groups:
         self._patterns = patterns
         self._group = list(range(len(patterns)))
         self._having: dict[str, list[int]] = {}
+        self._affecting: dict[int, tuple[Pattern, list[int]]] = {}
         for number, pattern in enumerate(patterns):
             for name in pattern.elements:
                 self._having.setdefault(name, []).append(number)
 
     def find(self, pattern: Pattern) -> list[int]:
         """Return the groups whose private patterns may change whether this pattern matches."""
-        found = {n for name in elements(pattern) for n in self._having.get(name, ())}
-        return list(dict.fromkeys(self._group[number] for number in sorted(found)))
+        known = self._affecting.get(id(pattern))
+        if known is None:
+            found = {n for name in elements(pattern) for n in self._having.get(name, ())}
+            known = self._affecting[id(pattern)] = pattern, sorted(found)
+        return list(dict.fromkeys([self._group[number] for number in known[1]]))
 
     def join(self, groups: Iterable[int]) -> None:
         joined = set(groups)
@@ -230,10 +234,8 @@ def _settle(query: Pattern, groups: _Groups) -> bool:
     return settled
 
 
-def _join_small(queries: Sequence[Pattern], groups: _Groups, private: frozenset[str]) -> None:
+def _join_small(queries: Sequence[Pattern], groups: _Groups, sizes: Counter[int]) -> None:
     """Merge small components that a query spans: one channel for both gives better quality."""
-    atoms = dict.fromkeys(atom for query in queries for atom in find_private_atoms(query, private))
-    sizes = Counter(groups.find(atom)[0] for atom in atoms)
     for query in queries:
         span = groups.find(query)
         together = sum(sizes[group] for group in span)

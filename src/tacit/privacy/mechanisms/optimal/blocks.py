@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -28,6 +28,8 @@ MOST_CLASSES = 16
 """A context with more classes than this has no channels of its own."""
 MOST_VARIABLES = 12
 """The largest number of variables of which all choices are listed."""
+_REMEMBERED = 1 << 12
+"""How many groups of classes are cached."""
 _TIE = 1e-9
 """Likelihoods that differ by less than this are considered equal."""
 
@@ -98,6 +100,23 @@ class Context:
         )
 
 
+class _PartTables(NamedTuple):
+    """What is known of a component's parts, one after the other."""
+
+    cofactors: NDArray[np.int64]
+    """The cofactors of all parts in one row: 0 is no, 1 yes, others are signals plus 2."""
+    first: NDArray[np.int64]
+    """Where each part's cofactors begin."""
+    kinds: NDArray[np.int64]
+    """The number of each part's variables among `variables`."""
+    variables: tuple[tuple[int, ...], ...]
+    """The variables that parts have, without repetition."""
+    used: list[int]
+    """The variables of each part as bits."""
+    touching: list[int]
+    """The private patterns that affect each part, as bits."""
+
+
 @dataclass(frozen=True)
 class ComponentChannels:
     """Designs the channels of one component's contexts."""
@@ -106,13 +125,13 @@ class ComponentChannels:
     prior: Prior
     stakes: NDArray[np.float64]
     """`[part]`: the reward of a true yes, and the penalty of a false one."""
+    _choices_of: dict[int, tuple[tuple[int, ...], NDArray[np.int64]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     _reduced: dict[
         Hashable, tuple[Bits, tuple[int, ...], NDArray[np.float64], NDArray[np.float64]]
     ] = field(default_factory=dict, init=False, repr=False, compare=False)
     _choices: dict[Hashable, tuple[ChannelProblem, NDArray[np.int64]]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    _merged: dict[Hashable, tuple[tuple[Neighbours, ...], NDArray[np.int64]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     _designs: dict[int, tuple[ChannelProblem, Design]] = field(
@@ -141,79 +160,66 @@ class ComponentChannels:
         None if a block would have too many classes: then the context is served by a book.
         """
         known = np.concatenate([[False, True], signals])
-        decided = np.zeros(len(self.component.parts), np.bool_)
-        opened = np.zeros(len(decided), np.bool_)
-        tables = {}
-        for variables, (parts, cofactors) in self._shapes.items():
-            table = known[cofactors]
-            decided[parts] = table.all(axis=1)
-            opened[parts] = table.any(axis=1) & ~decided[parts]
-            tables[variables] = table
+        values = known[self._parts.cofactors]
+        decided = np.logical_and.reduceat(values, self._parts.first)
+        opened = np.logical_or.reduceat(values, self._parts.first) & ~decided
         blocks = []
-        for linked in self._link(np.flatnonzero(opened)):
-            block = self._block(linked, tables, signals)
+        for linked in self._link(np.flatnonzero(opened).tolist()):
+            block = self._block(linked, values, signals)
             if block is None:
                 return None
             blocks.append(block)
         return ContextOutline(decided, tuple(blocks))
 
     @cached_property
-    def _shapes(self) -> dict[tuple[int, ...], tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Parts with the same variables: their numbers, and their cofactors `[part][choice]`."""
-        found: dict[tuple[int, ...], list[int]] = {}
-        for number, part in enumerate(self.component.parts):
-            found.setdefault(part.variables, []).append(number)
-        return {
-            variables: (
-                np.array(parts),
-                np.array([self.component.parts[part].cofactors for part in parts]),
-            )
-            for variables, parts in found.items()
+    def _parts(self) -> _PartTables:
+        parts, changes = self.component.parts, self.component.changes
+        variables = {part.variables: number for number, part in enumerate(parts)}
+        kinds = {own: number for number, own in enumerate(variables)}
+        used = {own: sum(1 << variable for variable in own) for own in variables}
+        touching = {
+            own: sum(1 << n for n, changed in enumerate(changes) if not changed.isdisjoint(own))
+            for own in variables
         }
+        return _PartTables(
+            np.array([number for part in parts for number in part.cofactors], np.int64),
+            np.cumsum([0, *(len(part.cofactors) for part in parts[:-1])]),
+            np.array([kinds[part.variables] for part in parts], np.int64),
+            tuple(kinds),
+            [used[part.variables] for part in parts],
+            [touching[part.variables] for part in parts],
+        )
 
-    @cached_property
-    def _places(self) -> list[tuple[tuple[int, ...], int, frozenset[int]]]:
-        """For each part its variables, its place among parts with these, and its patterns."""
-        places: dict[int, tuple[tuple[int, ...], int, frozenset[int]]] = {}
-        for variables, (parts, _) in self._shapes.items():
-            touching = frozenset(
-                number
-                for number, changed in enumerate(self.component.changes)
-                if not changed.isdisjoint(variables)
-            )
-            places |= {part: (variables, n, touching) for n, part in enumerate(parts.tolist())}
-        return [places[part] for part in range(len(places))]
+    def _link(self, opened: list[int]) -> list[list[int]]:
+        """Group the open parts so that no private pattern affects two groups."""
+        by_patterns: dict[int, list[int]] = {}
+        for part in opened:
+            by_patterns.setdefault(self._parts.touching[part], []).append(part)
+        groups: list[tuple[int, list[int]]] = []
+        for patterns, members in by_patterns.items():
+            apart = []
+            for group in groups:
+                if group[0] & patterns:
+                    patterns |= group[0]
+                    members = members + group[1]
+                else:
+                    apart.append(group)
+            groups = [*apart, (patterns, members)]
+        return sorted(sorted(members) for _, members in groups)
 
-    def _link(self, parts: NDArray[np.int64]) -> list[list[int]]:
-        """Group the parts so that no private pattern affects two groups."""
-        groups: list[tuple[frozenset[int], list[int]]] = []
-        by_patterns: dict[frozenset[int], list[int]] = {}
-        for part in parts.tolist():
-            by_patterns.setdefault(self._places[part][2], []).append(part)
-        for patterns, own in by_patterns.items():
-            joined = [group for group in groups if group[0] & patterns]
-            groups = [group for group in groups if not group[0] & patterns]
-            members = own + [part for group in joined for part in group[1]]
-            groups.append((patterns.union(*(group[0] for group in joined)), sorted(members)))
-        return sorted(group[1] for group in groups)
+    def _block(self, parts: list[int], values: Bits, signals: Bits) -> ChannelBlock | None:
+        """Return the block of these parts, or None if it has too many classes.
 
-    def _block(
-        self, parts: list[int], tables: Mapping[tuple[int, ...], Bits], signals: Bits
-    ) -> ChannelBlock | None:
-        """Return the block of these parts, or None if it has too many classes."""
-        used = sorted({v for part in parts for v in self._places[part][0]})
-        if len(used) > MOST_VARIABLES:
+        `values` are the values of all parts' cofactors.
+        """
+        bits = 0
+        for part in parts:
+            bits |= self._parts.used[part]
+        if bits.bit_count() > MOST_VARIABLES:
             return None
-        answers = np.empty((1 << len(used), len(parts)), np.bool_)
-        own: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}
-        for column, part in enumerate(parts):
-            variables, number, _ = self._places[part]
-            where = own.setdefault(variables, ([], []))
-            where[0].append(column)
-            where[1].append(number)
-        for variables, (theirs, places) in own.items():
-            index = _find_choices(variables, tuple(used))
-            answers[:, theirs] = tables[variables][places][:, index].T
+        used, choices = self._find_choices(bits)
+        first, kinds = self._parts.first[parts], self._parts.kinds[parts]
+        answers = values[first + choices[:, kinds]]
         same = (*parts, answers.tobytes())
         if same not in self._reduced:
             # Parts with the same answers everywhere become one query, with the sum of their stakes.
@@ -236,28 +242,52 @@ class ComponentChannels:
             )
             self._choices[key] = problem, place
         choice, place = self._choices[key]
-        return ChannelBlock(tuple(parts), numbers, tuple(used), place, choice)
+        return ChannelBlock(tuple(parts), numbers, used, place, choice)
+
+    def _find_choices(self, bits: int) -> tuple[tuple[int, ...], NDArray[np.int64]]:
+        """Return the variables of these bits, and `[choice of all][kind of part]: choice of own`.
+
+        Choices for parts with other variables are not defined.
+        """
+        if bits not in self._choices_of:
+            used = tuple(n for n in range(bits.bit_length()) if bits >> n & 1)
+            place = {variable: n for n, variable in enumerate(used)}
+            every = np.arange(1 << len(used))
+            found = np.zeros((len(every), len(self._parts.variables)), np.int64)
+            for kind, variables in enumerate(self._parts.variables):
+                if place.keys() >= set(variables):
+                    for n, variable in enumerate(variables):
+                        found[:, kind] |= (every >> place[variable] & 1) << n
+            self._choices_of[bits] = used, found
+        return self._choices_of[bits]
 
     def _classes(
-        self, used: list[int], answers: Bits
+        self, used: tuple[int, ...], answers: Bits
     ) -> tuple[tuple[Neighbours, ...], NDArray[np.int64]]:
         """Return the neighbours among classes of choices of variables, and the class of each."""
-        key = (*used, answers.tobytes())
-        if key not in self._merged:
-            neighbours = _cliques(self.component, used, np.arange(len(answers)))
-            place = find_equivalent(answers, neighbours, MOST_CLASSES)
-            self._merged[key] = map_groups(neighbours, place), place
-        return self._merged[key]
+        place = {variable: n for n, variable in enumerate(used)}
+        changes = {
+            (sum(1 << place[variable] for variable in changed if variable in place), one.epsilon)
+            for one, changed in zip(self.component.patterns, self.component.changes, strict=True)
+        }
+        return _find_classes(tuple(sorted(changes)), np.packbits(answers).tobytes(), answers.shape)
 
 
-@lru_cache(maxsize=4096)
-def _find_choices(some: tuple[int, ...], variables: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return the choice of some variables' values for each choice of the variables' values."""
-    choices = np.arange(1 << len(variables))
-    found = np.zeros_like(choices)
-    for place, variable in enumerate(some):
-        found |= ((choices >> variables.index(variable)) & 1) << place
-    return found
+@lru_cache(_REMEMBERED)
+def _find_classes(
+    changes: tuple[tuple[int, Fraction], ...], packed: bytes, shape: tuple[int, int]
+) -> tuple[tuple[Neighbours, ...], NDArray[np.int64]]:
+    """Return the neighbours among classes of choices, and the class of each choice.
+
+    `changes` are the variables that a private pattern changes, as bits, and its epsilon. Many
+    components have the same answers, so that results are cached.
+    """
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=shape[0] * shape[1])
+    answers = bits.astype(np.bool_).reshape(shape)
+    neighbours = _cliques(changes, np.arange(len(answers)))
+    place = find_equivalent(answers, neighbours, MOST_CLASSES)
+    place.flags.writeable = False
+    return map_groups(neighbours, place), place
 
 
 def _distinct_columns(bits: Bits) -> tuple[Bits, NDArray[np.int64]]:
@@ -295,15 +325,13 @@ def read_literally(columns: NDArray[np.float64], answers: Bits) -> Bits:
 
 
 def _cliques(
-    component: Component, used: list[int], choices: NDArray[np.int64]
+    changes: Sequence[tuple[int, Fraction]], choices: NDArray[np.int64]
 ) -> tuple[Neighbours, ...]:
     """Return for each private pattern the groups of choices that differ only by its events."""
     found: dict[tuple[tuple[int, ...], Fraction], None] = {}
-    for pattern, changed in zip(component.patterns, component.changes, strict=True):
-        inside = sum(1 << place for place, variable in enumerate(used) if variable in changed)
-        if not inside:
-            continue
-        outside = choices & ~inside
-        for fixed in np.unique(outside):
-            found[tuple(choices[outside == fixed].tolist()), pattern.epsilon] = None
+    for inside, epsilon in changes:
+        if inside:
+            together = np.argsort(choices & ~inside, kind="stable")
+            for group in choices[together].reshape(-1, 1 << inside.bit_count()).tolist():
+                found[tuple(group), epsilon] = None
     return tuple(Neighbours(rows, epsilon) for rows, epsilon in found)

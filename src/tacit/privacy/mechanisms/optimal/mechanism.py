@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -437,6 +437,7 @@ class Optimal(Mechanism):
         if len(found.components) != len(plain["components"]):
             raise PlanError("the plan's components are not the specification's; make a new plan")
         priors, stakes, planned, books = [], [], [], []
+        audited: dict[_Audited, Channel] = {}
         for component, part in zip(found.components, plain["components"], strict=True):
             prior = Prior.from_dict(part["prior"])
             widths = len(component.signals), len(component.variables)
@@ -445,7 +446,8 @@ class Optimal(Mechanism):
             own = np.array(part["stakes"], np.float64).reshape(len(component.parts), 2)
             priors.append(prior)
             stakes.append(own)
-            planned.append(_read_contexts(ComponentChannels(component, prior, own), part))
+            channels = ComponentChannels(component, prior, own)
+            planned.append(_read_contexts(channels, part, audited))
             books.append(_read_book(component, prior, own, part))
         made = cls(
             fine,
@@ -690,12 +692,20 @@ def _write_contexts(planned: Mapping[bytes, Context]) -> dict[str, Any]:
     return {"tables": tables, "contexts": contexts}
 
 
-def _read_contexts(channels: ComponentChannels, plain: Mapping[str, Any]) -> dict[bytes, Context]:
-    """Read contexts, and audit their tables against the specification."""
+_Audited: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]
+"""The table of a channel that was audited, and the identity of its neighbours."""
+
+
+def _read_contexts(
+    channels: ComponentChannels, plain: Mapping[str, Any], audited: dict[_Audited, Channel]
+) -> dict[bytes, Context]:
+    """Read contexts, and audit their tables against the specification.
+
+    Contexts with the same classes share their neighbours; a channel keeps them, so that identity
+    is enough to know what was audited already.
+    """
     width = len(channels.component.signals)
-    tables = [read_table(table) for table in plain.get("tables", ())]
-    # Contexts with the same classes share their neighbours, so that identity is enough.
-    audited: dict[tuple[int, int], Channel] = {}
+    tables = [tuple(map(tuple, read_table(table))) for table in plain.get("tables", ())]
     designs: dict[tuple[int, int], Design] = {}
     found = {}
     for context in plain["contexts"]:
@@ -714,10 +724,10 @@ def _read_contexts(channels: ComponentChannels, plain: Mapping[str, Any]) -> dic
         else:
             made = []
             for number, block in zip(context["channels"], outline.blocks, strict=True):
-                place = int(number), id(block.choice.neighbours)
-                if place not in audited:
-                    audited[place] = Channel(tables[place[0]], block.choice.neighbours)
-                made.append(audited[place])
+                same = tables[int(number)], id(block.choice.neighbours)
+                if same not in audited:
+                    audited[same] = Channel(same[0], block.choice.neighbours)
+                made.append(audited[same])
         for block, channel in zip(outline.blocks, made, strict=True):
             place = id(block.choice), id(channel)
             if place not in designs:
