@@ -34,10 +34,22 @@ class KeyTable:
         if len(self._direct):
             _find_direct(keys.reshape(-1), self._direct, found)
         elif keys.shape[1] == 1:
-            _find_one(keys.reshape(-1), self.known.reshape(-1), self._table, found)
+            every, last = ~np.uint64(0), np.uint64(len(self._table) - 1)
+            known = self.known.reshape(-1)
+            find_keys(keys.reshape(-1), np.uint64(0), every, self._table, last, known, found)
         else:
             _find(keys, self.known, self._table, found)
         return found
+
+    @property
+    def places(self) -> NDArray[np.int32]:
+        """The number of each key at its place, by key or by hash; for keys of one word."""
+        return self._direct if len(self._direct) else self._table
+
+    @property
+    def largest_hash(self) -> int:
+        """The last place if keys are hashed; 0 if a key is its own place."""
+        return 0 if len(self._direct) else len(self._table) - 1
 
     def add(self, keys: NDArray[np.uint64]) -> None:
         """Add distinct keys that are not in the table yet."""
@@ -106,21 +118,23 @@ def _find_direct(
 
 
 @compiled
-def _find_one(
-    keys: NDArray[np.uint64],
+def find_keys(
+    words: NDArray[np.uint64],
+    shift: np.uint64,
+    mask: np.uint64,
+    places: NDArray[np.int32],
+    largest_hash: np.uint64,
     known: NDArray[np.uint64],
-    table: NDArray[np.int32],
     found: NDArray[np.int32],
 ) -> None:
-    """Do the same as `_find` for keys of one word."""
-    mask = np.uint64(len(table) - 1)
-    for i in range(len(keys)):
-        key = keys[i]
-        place = _finish(_mix(_SEED, key)) & mask
-        number = table[place]
+    """Find keys that are some bits of words; a table's places and keys come first in the arrays."""
+    for i in range(len(words)):
+        key = (words[i] >> shift) & mask
+        place = _finish(_mix(_SEED, key)) & largest_hash
+        number = places[place]
         while number != _FREE and known[number] != key:
-            place = (place + np.uint64(1)) & mask
-            number = table[place]
+            place = (place + np.uint64(1)) & largest_hash
+            number = places[place]
         found[i] = number
 
 

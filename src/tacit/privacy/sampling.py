@@ -9,7 +9,7 @@ depends on a byte that is used later.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,11 @@ class Sampler:
     def private(self) -> bool:
         """Whether answers drawn with this sampler are private."""
         return self.source.private
+
+    @property
+    def tables(self) -> tuple[NDArray[np.int8], NDArray[np.uint64], NDArray[np.uint64]]:
+        """What `add_symbols` needs: the guide, the running sums and the shifts of all rows."""
+        return self._guide, self._sums, self._shifts
 
     def sample(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
         """Draw an output symbol for each row number, independently; return symbol numbers."""
@@ -189,6 +194,14 @@ def _stacked(above: NDArray[np.uint64], below: NDArray[np.uint64]) -> NDArray[np
     return np.concatenate(parts)
 
 
+def join_tables(
+    samplers: Sequence[Sampler],
+) -> tuple[NDArray[np.int8], NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return the tables of several samplers, one after the other."""
+    guides, sums, shifts = zip(*(one.tables for one in samplers), strict=True)
+    return np.concatenate(guides), reduce(_stacked, sums), np.concatenate(shifts)
+
+
 def _running_sums(channels: Sequence[Channel]) -> NDArray[np.uint64]:
     """Return `[row][symbol]`: the sum of a row up to and including a symbol, padded."""
     width = max(channel.table.shape[1] for channel in channels)
@@ -239,13 +252,47 @@ def _look_up(
             return _NO_ROW
         symbol = np.int32(guide[row, octets[used]])
         if symbol == _OPEN:
-            number = np.uint64(0)
-            for place in range(8):
-                number = (number << np.uint64(8)) | np.uint64(octets[used + place])
-            symbol = np.int32(np.searchsorted(sums[row], number >> shifts[row], side="right"))
+            symbol = _decide(octets[used : used + 8], sums[row], shifts[row])
             used += 8
         else:
             used += 1
         symbols[done] = symbol
         done += 1
     return done
+
+
+@compiled
+def add_symbols(
+    rows: NDArray[np.int64],
+    places: NDArray[np.uint64],
+    codes: NDArray[np.int32],
+    octets: NDArray[np.uint8],
+    used: int,
+    guide: NDArray[np.int8],
+    sums: NDArray[np.uint64],
+    shifts: NDArray[np.uint64],
+) -> int:
+    """Draw from each row, and add the symbol to the code at its place.
+
+    Random bytes are taken from number `used` on; there must be eight for each row. Return the
+    number of the next one.
+    """
+    for n in range(len(rows)):
+        row = np.uint64(rows[n])  # an unsigned index cannot count from the end: fewer comparisons
+        symbol = np.int32(guide[row, octets[np.uint64(used)]])
+        if symbol == _OPEN:
+            symbol = _decide(octets[used : used + 8], sums[row], shifts[row])
+            used += 8
+        else:
+            used += 1
+        codes[places[n]] += symbol
+    return used
+
+
+@compiled
+def _decide(octets: NDArray[np.uint8], sums: NDArray[np.uint64], shift: np.uint64) -> np.int32:
+    """Look a number of eight bytes up among a row's running sums."""
+    number = np.uint64(0)
+    for place in range(8):
+        number = (number << np.uint64(8)) | np.uint64(octets[place])
+    return np.int32(np.searchsorted(sums, number >> shift, side="right"))

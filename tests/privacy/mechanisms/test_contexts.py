@@ -165,11 +165,11 @@ def test_the_row_that_is_drawn_from_is_the_class_of_the_true_values(name: str) -
     """Of the very channel that is planned for the window's context, block by block."""
     channels, book, signals, values = set_up(name)
     contexts = Contexts(channels, book, Noise(SeededSource(1)), halves(channels))
-    contexts._sampler = recorder = Recorder(contexts._sampler)  # type: ignore[assignment]
+    contexts.sampler = recorder = Recorder(contexts.sampler)  # type: ignore[assignment]
     for part in np.array_split(np.arange(300), 3):
         contexts.draw(pack_rows(signals[part]), pack_rows(values[part]), 1)
     rows = iter(recorder.asked)
-    sampler = contexts._sampler
+    sampler = contexts.sampler
     for signal, value in zip(signals, values, strict=True):
         context = planned(name).get(np.packbits(signal).tobytes())
         if context is None:
@@ -311,8 +311,8 @@ def test_nothing_is_drawn_where_nothing_is_open(
     monkeypatch.setattr(new_contexts, "_PER_WINDOW", 0)
     channels, book, signals, values = set_up("many_parts")
     contexts = Contexts(channels, book, Noise(SeededSource(1)), halves(channels))
-    recorder = Recorder(contexts._sampler)
-    contexts._sampler = contexts._book._sampler = recorder  # type: ignore[assignment]
+    recorder = Recorder(contexts.sampler)
+    contexts.sampler = contexts._book._sampler = recorder  # type: ignore[assignment]
     drawn = contexts.draw(pack_rows(np.zeros_like(signals)), pack_rows(values), 1)
     assert (drawn.contexts == (0 if budget else -1)).all()
     assert (drawn.codes == -1).all()

@@ -30,6 +30,7 @@ from tacit.privacy.mechanisms.optimal.new_contexts import DesignedContexts, NewC
 from tacit.privacy.noise import Noise
 from tacit.privacy.prices import Claim, price_ratio
 from tacit.privacy.prior import Bits
+from tacit.privacy.sampling import Sampler
 from tacit.privacy.staircase import Design
 
 _Number = TypeVar("_Number", bound=np.generic)
@@ -80,6 +81,24 @@ class _SymbolsRead(NamedTuple):
     answers: Bits
 
 
+class ContextTables(NamedTuple):
+    """The tables of a component's contexts, which have at most one block each.
+
+    An entry is a code of a context with a block, or, after all of these, a context.
+    """
+
+    keys: KeyTable
+    rows: NDArray[np.int64]
+    """`[context][values of the variables]`: the row to draw from; -1 if nothing is drawn."""
+    codes: NDArray[np.int32]
+    """`[context]`: its first code, or -1."""
+    sampler: Sampler
+    answers: NDArray[np.uint64]
+    """`[entry]`: the answers of all parts as bits."""
+    chances: NDArray[np.float64]
+    """`[entry][part]`: how likely the part is."""
+
+
 class Contexts:
     """The contexts of a component, their channels, and the book for all other contexts.
 
@@ -102,7 +121,7 @@ class Contexts:
         self._signals = len(channels.component.signals)
         self._thresholds = thresholds
         self._words = -(-self.parts // 64)
-        self._sampler = noise.new_sampler()
+        self.sampler = noise.new_sampler()
         self._keys = KeyTable(max(1, -(-self._signals // 64)), self._signals)
         self._most_blocks = 1
         nothing, zero = np.empty(0, np.int64), np.zeros(1, np.int64)
@@ -122,7 +141,7 @@ class Contexts:
         self._known: dict[int, NDArray[np.float64]] = {}
         self._contexts: list[Context] = []
         self._prices: dict[tuple[Claim, ...], NDArray[np.int64]] = {}
-        self._book = BookDraws(channels, book, self._sampler, thresholds)
+        self._book = BookDraws(channels, book, self.sampler, thresholds)
         self._new = NewContexts(channels) if design else None
         if planned:
             packed = np.frombuffer(b"".join(planned), np.uint8).reshape(len(planned), -1)
@@ -140,21 +159,21 @@ class Contexts:
         if self._new is not None:
             if numbers.min(initial=0) < 0:
                 self._add_new(self._new, signals, numbers, windows)
-            self._new.pass_windows(len(signals))
+            self.pass_windows(len(signals))
         none_other = numbers.min(initial=0) >= 0
         other = np.empty(0, np.int64) if none_other else np.flatnonzero(numbers < 0)
         width = max(self._most_blocks, self._book.blocks if len(other) else 1)
         codes = np.full((len(numbers), width), _NONE, np.int32)
         rows = np.empty(codes.size, np.int64)
         places = np.empty(codes.size, np.int64)
-        if self._most_blocks == 1 and self._width <= _NARROW:
+        if self.has_single_blocks:
             drawn = _find_rows_at_once(
                 numbers, values.reshape(-1), self._direct, self._code, codes, rows, places
             )
         else:
             drawn = self._find_rows(numbers, values, codes, rows, places)
         if drawn:
-            _add(self._sampler.sample(rows[:drawn]), places[:drawn], codes.reshape(-1))
+            _add(self.sampler.sample(rows[:drawn]), places[:drawn], codes.reshape(-1))
         if len(other):
             self._book.draw(other, signals, values, codes)
         return DrawnSymbols(numbers, codes, signals, other)
@@ -259,20 +278,32 @@ class Contexts:
         """The number of codes, and of contexts with channels of their own."""
         return self._codes, len(self._contexts)
 
-    def list_entries(self) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """Return the answers of all parts, as bits, and how likely each part is.
+    @property
+    def has_single_blocks(self) -> bool:
+        """Whether every context has at most one block, and there are few variables."""
+        return self._most_blocks == 1 and self._width <= _NARROW
 
-        Both are for each code of a context with one block, and then for each context without a
-        symbol. All parts must fit into a word.
-        """
+    def pass_windows(self, number: int) -> None:
+        """Count windows that were drawn for: the time for new contexts grows with them."""
+        if self._new is not None:
+            self._new.pass_windows(number)
+
+    def list_tables(self) -> ContextTables:
+        """Return the tables for a single pass; contexts have single blocks, parts fit a word."""
         decided = self._decided[:-1, 0]
         owners = np.repeat(
             [number for number, context in enumerate(self._contexts) for _ in context.blocks],
             [design.channel.table.shape[1] for c in self._contexts for _, design in c.blocks],
         ).astype(np.int64)
         sure = np.stack([self._sure(part)[:-1] for part in range(self.parts)], axis=1)
-        answers = np.concatenate([self._readings[:, 0] | decided[owners], decided])
-        return answers, np.concatenate([self._posterior[:-1], sure])
+        return ContextTables(
+            self._keys,
+            self._direct[:-1],
+            self._code[:-1],
+            self.sampler,
+            np.concatenate([self._readings[:, 0] | decided[owners], decided]),
+            np.concatenate([self._posterior[:-1], sure]),
+        )
 
     def weigh(
         self, drawn: DrawnSymbols, part: int, likely: NDArray[np.float64], *, true: bool = True
@@ -400,9 +431,9 @@ class Contexts:
         """Return where the rows of channels begin in the sampler; each channel is added once."""
         new = {id(d.channel): d.channel for d in designs if id(d.channel) not in self._rows}
         heights = [len(channel.table) for channel in new.values()]
-        begins = _begins(self._sampler.rows, heights).tolist()
+        begins = _begins(self.sampler.rows, heights).tolist()
         self._rows |= dict(zip(new, begins, strict=True))
-        self._sampler.extend(list(new.values()))
+        self.sampler.extend(list(new.values()))
         return np.array([self._rows[id(d.channel)] for d in designs], np.int64)
 
 

@@ -24,7 +24,7 @@ from tacit.privacy.mechanisms.mechanism import (
     WindowBits,
 )
 from tacit.privacy.mechanisms.optimal.contexts import Contexts, DrawnSymbols
-from tacit.privacy.mechanisms.optimal.symbol_decoder import SymbolDecoder
+from tacit.privacy.mechanisms.optimal.single_pass import SinglePass
 from tacit.privacy.prices import Claim
 
 if TYPE_CHECKING:
@@ -63,9 +63,6 @@ class ChannelProtector(Protector):
                 planned.component_channels, planned.books, planned.planned, strict=True
             )
         ]
-        self._decoder = SymbolDecoder(
-            self._contexts, self._questions, None if planned.literal else planned.thresholds
-        )
         # Seeded draws must come in the same order every time.
         self._parallel = run.workers.run if run.noise.private else run_in_turn
         self._signals = [
@@ -75,12 +72,29 @@ class ChannelProtector(Protector):
             run.index.columns([variable.atom for variable in component.variables])
             for component in planned.exposure.components
         ]
+        self._pass = SinglePass(
+            self._contexts,
+            self._questions,
+            None if planned.literal else planned.thresholds,
+            self._signals,
+            self._variables,
+        )
+        self._source, self._workers = run.noise.source, run.workers
 
     def protect(
         self, windows: WindowBits, own: NDArray[np.bool_] | None
     ) -> tuple[Columns, Certainty]:
         """Draw for every component, then combine the queries from their parts."""
         slots = np.arange(windows.slots) if own is None else np.flatnonzero(own)
+        shape = (len(windows.bits), len(self._questions), windows.bits.shape[2])
+        result = np.empty(shape, np.uint64)
+        result[:, self._exact] = windows.bits[:, self._exact_columns]
+        if own is None:
+            symbols = self._pass.run(
+                windows.bits, windows.slots, self._source, self._workers, result
+            )
+            if symbols is not None:
+                return result, self._make_certainty(symbols, windows, slots)
         inputs = zip(self._contexts, self._inputs(windows, slots, own), strict=True)
         drawn = self._parallel(
             [
@@ -88,15 +102,7 @@ class ChannelProtector(Protector):
                 for contexts, (signals, variables) in inputs
             ]
         )
-        shape = (len(windows.bits), len(self._questions), windows.bits.shape[2])
-        certainty = SymbolCertainty(
-            self._contexts, drawn, self._questions, len(windows.bits), slots
-        )
-        result = np.empty(shape, np.uint64)
-        result[:, self._exact] = windows.bits[:, self._exact_columns]
-        if own is None and self._decoder.can_decode(drawn):
-            self._decoder.decode(drawn, windows.slots, result)
-            return result, certainty
+        certainty = self._make_certainty(drawn, windows, slots)
         parts = self._answers(drawn, windows, slots, own)
         for component, (queries, numbers) in enumerate(self._single):
             result[:, queries] = parts[component][:, numbers]
@@ -104,6 +110,11 @@ class ChannelProtector(Protector):
             question = self._questions[query]
             result[:, query] = self._combined(question, parts, certainty, query, windows.slots)
         return result, certainty
+
+    def _make_certainty(
+        self, drawn: Sequence[DrawnSymbols], windows: WindowBits, slots: NDArray[np.int64]
+    ) -> SymbolCertainty:
+        return SymbolCertainty(self._contexts, drawn, self._questions, len(windows.bits), slots)
 
     def price(self, windows: WindowBits, claims: Sequence[Claim]) -> Prices:
         """Charge the audited loss of the draws in each component's context."""
@@ -203,7 +214,7 @@ class SymbolCertainty(Certainty):
         return DrawnSymbols(
             contexts,
             codes.reshape(-1, codes.shape[2]),
-            np.ascontiguousarray(signals.reshape(-1, signals.shape[2])),
+            np.ascontiguousarray(signals.reshape(len(contexts), signals.shape[2])),
             np.flatnonzero(contexts < 0),
         )
 
