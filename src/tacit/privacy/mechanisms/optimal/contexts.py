@@ -8,7 +8,7 @@ This depends on public events only, and so does the time that it takes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
@@ -72,15 +72,6 @@ class _BlockTables:
     first_code: NDArray[np.int64]
 
 
-class _SymbolsRead(NamedTuple):
-    """What each symbol of a block says about each of its parts."""
-
-    symbols: NDArray[np.int64]
-    parts: NDArray[np.int64]
-    posterior: NDArray[np.float64]
-    answers: Bits
-
-
 class ContextTables(NamedTuple):
     """The tables of a component's contexts, which have at most one block each.
 
@@ -136,8 +127,8 @@ class Contexts:
         self._readings = np.empty((0, self._words), np.uint64)
         self._posterior = np.full((1, self.parts), np.nan)
         """`[code][part]`: NaN if the code says nothing about the part; the last row always."""
-        self._read_before: dict[Hashable, tuple[Design, _SymbolsRead]] = {}
-        """By design, which is kept so that no id is used again, and parts."""
+        self._read_before: dict[int, tuple[Design, Bits]] = {}
+        """By the id of the design, which is kept so that no id is used again."""
         self._known: dict[int, NDArray[np.float64]] = {}
         self._contexts: list[Context] = []
         self._prices: dict[tuple[Claim, ...], NDArray[np.int64]] = {}
@@ -393,39 +384,30 @@ class Contexts:
         )
         tables.places = np.concatenate([tables.places, *(block.place for block, _ in blocks)])
         self._codes += sum(widths)
-        readings = np.zeros((sum(widths), self.parts), np.bool_)
         # In a context of several blocks, a symbol says nothing about the parts of other blocks.
         known = np.where((counts_of_blocks == 1)[:, np.newaxis], decided, np.nan)
         posterior = known.repeat(widths, axis=0)
-        if blocks:
-            read = [self._read(block, design) for block, design in blocks]
-            begins = np.repeat(_begins(0, widths), [len(one.symbols) for one in read])
-            there = (
-                np.concatenate([one.symbols for one in read]) + begins,
-                np.concatenate([one.parts for one in read]),
-            )
-            posterior[there] = np.concatenate([one.posterior for one in read])
-            readings[there] = np.concatenate([one.answers for one in read])
+        readings = np.zeros(posterior.shape, np.bool_)
+        for (block, design), begin in zip(blocks, _begins(0, widths).tolist(), strict=True):
+            parts, columns = np.array(block.parts), np.array(block.columns)
+            own = slice(begin, begin + len(design.posterior))
+            posterior[own, parts] = design.posterior[:, columns]
+            if self._thresholds is None:
+                readings[own, parts] = self._read_literally(block, design)[:, columns]
+            else:
+                readings[own, parts] = True
+        if self._thresholds is not None:
+            readings &= posterior >= self._thresholds
         self._readings = np.concatenate([self._readings, pack_rows(readings)])
         self._posterior = _append_rows(self._posterior, posterior)
 
-    def _read(self, block: ChannelBlock, design: Design) -> _SymbolsRead:
-        """Return what the symbols of a block say; many contexts have the same block and channel."""
-        key = id(design), block.parts, block.columns
-        if key not in self._read_before:
-            parts, columns = np.array(block.parts), list(block.columns)
-            posterior = design.posterior[:, columns]
-            if self._thresholds is None:
-                table = design.channel.table.T.astype(np.float64)
-                answers = read_literally(table, block.choice.answers)[:, columns]
-            else:
-                answers = posterior >= self._thresholds[parts]
-            symbols = np.arange(len(posterior)).repeat(len(parts))
-            read = _SymbolsRead(
-                symbols, np.tile(parts, len(posterior)), posterior.ravel(), answers.ravel()
-            )
-            self._read_before[key] = design, read
-        return self._read_before[key][1]
+    def _read_literally(self, block: ChannelBlock, design: Design) -> Bits:
+        """Return `[symbol][query]`: the answers; many contexts have the same channel."""
+        if id(design) not in self._read_before:
+            table = design.channel.table.T.astype(np.float64)
+            answers = read_literally(table, block.choice.answers)
+            self._read_before[id(design)] = design, answers
+        return self._read_before[id(design)][1]
 
     def _first_rows(self, designs: list[Design]) -> NDArray[np.int64]:
         """Return where the rows of channels begin in the sampler; each channel is added once."""

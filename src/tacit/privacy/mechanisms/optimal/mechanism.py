@@ -338,12 +338,13 @@ class Optimal(Mechanism):
     ) -> None:
         """Count the windows of queries over several components by posterior."""
         noise = Noise(SeededSource(0))
+        parts = [len(one.component.parts) for one in self.component_channels]
         contexts = {
             number: Contexts(
                 self.component_channels[number],
                 self.books[number],
                 noise,
-                None if self.literal else np.full(len(counts.true), 0.5),
+                None if self.literal else np.full(parts[number], 0.5),
                 self.planned[number],
                 design=False,
             )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,6 +151,7 @@ class SinglePass:
             return None
         numbers = np.empty((len(self._contexts), len(bits) * slots), np.int32)
         codes = np.empty_like(numbers)
+        given: tuple[Any, ...] = (*tables[0], *tables[1], *self._questions, numbers, codes, result)
 
         def draw(unit: int, last: int) -> int:
             """Draw for the words of subjects up to the last; random bytes are asked for at need."""
@@ -165,12 +166,7 @@ class SinglePass:
                     unit,
                     last,
                     np.stack(octets),
-                    *tables[0],
-                    *tables[1],
-                    *self._questions,
-                    numbers,
-                    codes,
-                    result,
+                    *given,
                 )
                 share = _LONGEST
             return unit
