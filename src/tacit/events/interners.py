@@ -312,6 +312,19 @@ def _word(text: Bytes, start: np.uint64) -> np.uint64:
 
 
 @compiled
+def _rest(text: Bytes, start: np.uint64, length: np.uint64) -> np.uint64:
+    """Return less than eight bytes as one number, without a branch for each if more follow."""
+    if start + np.uint64(8) <= np.uint64(len(text)):
+        mask = (np.uint64(1) << (np.uint64(8) * length)) - np.uint64(1)
+        return np.uint64(_word(text, start) & mask)
+    word = np.uint64(0)
+    while length > np.uint64(0):
+        length -= np.uint64(1)
+        word = word << np.uint64(8) | np.uint64(text[start + length])
+    return word
+
+
+@compiled
 def _hash(text: Bytes, start: np.uint64, stop: np.uint64) -> np.uint64:
     """Return a text's hash. Indices are unsigned: signed ones would be checked for being < 0."""
     mixed = (stop - start) * _SPREAD
@@ -319,12 +332,7 @@ def _hash(text: Bytes, start: np.uint64, stop: np.uint64) -> np.uint64:
         mixed = (mixed ^ _word(text, start)) * _SPREAD
         mixed ^= mixed >> np.uint64(32)
         start += np.uint64(8)
-    word, shift = np.uint64(0), np.uint64(0)
-    while start < stop:
-        word |= np.uint64(text[start]) << shift
-        shift += np.uint64(8)
-        start += np.uint64(1)
-    mixed = (mixed ^ word) * _SPREAD
+    mixed = (mixed ^ _rest(text, start, stop - start)) * _SPREAD
     return mixed ^ (mixed >> np.uint64(32))
 
 
@@ -337,11 +345,7 @@ def _same(text: Bytes, start: np.uint64, names: Bytes, known: np.uint64, length:
         start += np.uint64(8)
         known += np.uint64(8)
         length -= np.uint64(8)
-    while length > np.uint64(0):
-        length -= np.uint64(1)
-        if text[start + length] != names[known + length]:
-            return False
-    return True
+    return bool(_rest(text, start, length) == _rest(names, known, length))
 
 
 @compiled

@@ -134,7 +134,7 @@ class Batch:
 class Source(ABC):
     """A source of tuples.
 
-    A batch has the types of the schema; text in a column of keys is dictionary-encoded. The
+    A batch has the types of the schema; text in a column of keys may be dictionary-encoded. The
     columns of a text source are all text: `batches` converts them to the given types.
     """
 

@@ -22,7 +22,7 @@ from tacit.windows.runs import RUN
 
 _LARGE = 1 << 16
 """The number of tuples from which on a batch is not copied."""
-_NEARLY_SORTED = 16
+_NEARLY_SORTED = 4
 """The number of moves per tuple after which insertion sort is given up."""
 
 
