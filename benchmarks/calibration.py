@@ -2,8 +2,8 @@
 
     python -m benchmarks.calibration T-DRIVE [EPSILON ...]
 
-For each epsilon, answers with memory are grouped by span of four hours and tenth of confidence. A
-line has for each tenth from 0.5 on what was stated, how often it was right, and of how many answers.
+For each epsilon, answers with memory are grouped by span of four hours and tenth of confidence. For
+each tenth from 0.5 on, a line has what was stated, how often it was right, and of how many answers.
 """
 
 from __future__ import annotations
