@@ -310,7 +310,7 @@ def test_another_process_keeps_us_out_however_often_it_is_tried(
     """Nothing is written without the lock: not on the second attempt, nor by a delivery."""
     names = ["a.jsonl", "a.csv.gz", "parts/", "more/*.csv", "{consumer}.csv", "of-{query}/"]
     targets = [f"{tmp_path}/{name}" for name in names]
-    command = [forks.program, "-c", HOLDING, *targets]
+    command = [str(forks.program), "-c", HOLDING, *targets]
     with (
         subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

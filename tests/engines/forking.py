@@ -47,7 +47,8 @@ with socket.socket(socket.AF_UNIX) as server:
         signal.signal(number, lambda number, _: os.kill(pid, number))
     code = os.waitstatus_to_exitcode(int.from_bytes(server.recv(4), "big"))
 if code < 0:
-    signal.signal(-code, signal.SIG_DFL)
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 os._exit(code)
 """
