@@ -342,10 +342,10 @@ def test_a_huge_specification_is_refused_quickly(tmp_path: Path) -> None:
     assert "larger than" in shown.output or "at most" in shown.output
 
 
-def test_a_closed_pipe_ends_the_command_quietly(spec: Path, tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(spec: Path, tmp_path: Path, forks: Forks) -> None:
     """Its answers are more than a pipe holds; `test_outputs` has what cannot be written at all."""
     rows = [f"{taxi},{minute * 60},5,0,0" for minute in range(200) for taxi in range(50)]
-    command = [sys.executable, "-m", "tacit", "detect", str(spec), str(csv(tmp_path, *rows))]
+    command = [str(forks.program), "detect", str(spec), str(csv(tmp_path, *rows))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

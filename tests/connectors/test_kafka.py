@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -38,6 +37,7 @@ from tests.connectors.kafka_ends import (
     config,
     settings,
 )
+from tests.engines.forking import Forks
 from tests.services import Kafka, make_certificate
 
 __all__ = ["config"]  # a fixture
@@ -325,10 +325,12 @@ sink.deliver(batch(2))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_crash_at_the_commit_leaves_each_answer_once(receiver: KafkaReceiver, when: str) -> None:
+def test_a_crash_at_the_commit_leaves_each_answer_once(
+    receiver: KafkaReceiver, when: str, forks: Forks
+) -> None:
     topic = f"{receiver.prefix}-{{consumer}}-{{query}}"
     url = f"kafka://{receiver.broker.secure}/{topic}?config={receiver.config}"
-    done = subprocess.run([sys.executable, "-c", KILLED, url, when], capture_output=True)
+    done = subprocess.run([forks.program, "-c", KILLED, url, when], capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     before = [] if when == "after" else [batch(1)]
     assert_same(receiver.received(), answers(*before, *([batch(2)] if when == "after" else [])))

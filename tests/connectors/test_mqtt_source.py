@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -29,6 +28,7 @@ from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch
 from tests.connectors.checks import column_types
 from tests.connectors.mqtt_clients import PATIENCE, Peer, certificates, passwords, until
+from tests.engines.forking import Forks
 from tests.services import Mosquitto
 
 COLUMNS = "columns=n:integer"
@@ -308,10 +308,12 @@ for batch in source.batches(["n"], [], column_types(n="integer")):
 class Child:
     """A process that reads a source until it is killed."""
 
-    def __init__(self, url: str, token: Any = None, *, acknowledge: bool = False) -> None:
+    def __init__(
+        self, forks: Forks, url: str, token: Any = None, *, acknowledge: bool = False
+    ) -> None:
         self.batches: list[tuple[Any, list[int]]] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, url, json.dumps(token), str(acknowledge)],
+            [forks.program, "-c", CHILD, url, json.dumps(token), str(acknowledge)],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -343,21 +345,23 @@ class Child:
         self._process.stdout.close()
 
 
-def test_what_was_not_acknowledged_before_a_kill_comes_again(broker: Mosquitto, topic: str) -> None:
+def test_what_was_not_acknowledged_before_a_kill_comes_again(
+    broker: Mosquitto, topic: str, forks: Forks
+) -> None:
     url = f"mqtt://127.0.0.1:{broker.port}/{topic}?{COLUMNS}"
     with Peer(broker.port) as publisher:
-        child = Child(url)
+        child = Child(forks, url)
         until(lambda: bool(child.batches), "connected")
         child.silence()
         publisher.publish(numbered(topic, range(20)))
         until(lambda: len(child.numbers) == 20, "received")
         child.kill()
-        child = Child(url, acknowledge=True)
+        child = Child(forks, url, acknowledge=True)
         until(lambda: len(child.numbers) == 20, "received again")
         child.silence()
         child.kill()
         assert child.numbers == list(range(20))
-        child = Child(url)
+        child = Child(forks, url)
         until(lambda: bool(child.batches), "connected")
         child.silence()
         child.kill()
@@ -366,12 +370,12 @@ def test_what_was_not_acknowledged_before_a_kill_comes_again(broker: Mosquitto, 
 
 @pytest.mark.parametrize("acknowledged", [False, True])
 def test_a_run_resumes_at_the_batch_it_was_in_whatever_was_acknowledged(
-    broker: Mosquitto, topic: str, acknowledged: bool
+    broker: Mosquitto, topic: str, acknowledged: bool, forks: Forks
 ) -> None:
     """As the engine does it: a position is a token and the rows taken from there."""
     url = f"mqtt://127.0.0.1:{broker.port}/{topic}?{COLUMNS}"
     with Peer(broker.port) as publisher:
-        child = Child(url, acknowledge=acknowledged)
+        child = Child(forks, url, acknowledge=acknowledged)
         until(lambda: bool(child.batches), "connected")
         child.silence()
         for start in range(0, 60, 20):
@@ -380,7 +384,7 @@ def test_a_run_resumes_at_the_batch_it_was_in_whatever_was_acknowledged(
         child.kill()
         publisher.publish(numbered(topic, range(60, 70)))
     token, held = [(token, numbers) for token, numbers in child.batches if numbers][-1]
-    again = Child(url, token)
+    again = Child(forks, url, token)
     until(lambda: again.numbers[-1:] == [69], "gone on")
     again.silence()
     again.kill()
@@ -390,11 +394,11 @@ def test_a_run_resumes_at_the_batch_it_was_in_whatever_was_acknowledged(
 
 
 def test_a_run_resumes_after_an_empty_batch_without_what_came_before(
-    broker: Mosquitto, topic: str
+    broker: Mosquitto, topic: str, forks: Forks
 ) -> None:
     url = f"mqtt://127.0.0.1:{broker.port}/{topic}?{COLUMNS}"
     with Peer(broker.port) as publisher:
-        child = Child(url)
+        child = Child(forks, url)
         until(lambda: bool(child.batches), "connected")
         child.silence()
         publisher.publish(numbered(topic, range(10)))
@@ -403,7 +407,7 @@ def test_a_run_resumes_after_an_empty_batch_without_what_came_before(
         child.kill()
         token, numbers = child.batches[-1]
         assert numbers == []
-        again = Child(url, token)
+        again = Child(forks, url, token)
         until(lambda: bool(again.batches), "connected")
         publisher.publish(numbered(topic, range(10, 20)))
         until(lambda: again.numbers[-1:] == [19], "gone on")

@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -38,6 +37,7 @@ from tests.connectors.checks import (
     begin_with,
     remembered,
 )
+from tests.engines.forking import Forks
 
 
 class FileReceiver(Receiver):
@@ -153,11 +153,11 @@ with open_resumable_sink(sys.argv[1]) as sink:
 
 @pytest.mark.parametrize("name", ["a.csv", "{query}/"])
 def test_after_a_kill_at_any_moment_each_answer_stands_there_once(
-    name: str, tmp_path: Path
+    name: str, tmp_path: Path, forks: Forks
 ) -> None:
     target = f"{tmp_path}/{name}"
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, target], stdout=subprocess.PIPE, cwd=os.getcwd()
+        [forks.program, "-c", KILLED, target], stdout=subprocess.PIPE, cwd=os.getcwd()
     )
     assert process.stdout is not None
     told = [process.stdout.readline()]
@@ -304,11 +304,13 @@ with ExitStack() as stack:
 """
 
 
-def test_another_process_keeps_us_out_however_often_it_is_tried(tmp_path: Path) -> None:
+def test_another_process_keeps_us_out_however_often_it_is_tried(
+    tmp_path: Path, forks: Forks
+) -> None:
     """Nothing is written without the lock: not on the second attempt, nor by a delivery."""
     names = ["a.jsonl", "a.csv.gz", "parts/", "more/*.csv", "{consumer}.csv", "of-{query}/"]
     targets = [f"{tmp_path}/{name}" for name in names]
-    command = [sys.executable, "-c", HOLDING, *targets]
+    command = [str(forks.program), "-c", HOLDING, *targets]
     with (
         subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -389,7 +391,7 @@ def test_standard_output_gets_json_lines(capfd: pytest.CaptureFixture[str]) -> N
     assert_same(found, answers(batch(1), batch(2)))
 
 
-def test_standard_output_that_nobody_reads_ends_the_run_quietly() -> None:
+def test_standard_output_that_nobody_reads_ends_the_run_quietly(forks: Forks) -> None:
     code = """
 import os, sys
 from tacit.connectors.openers import open_resumable_sink
@@ -403,7 +405,7 @@ except ClosedPipeError:
     os._exit(7)
 """
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [forks.program, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdout is not None
     process.stdout.close()

@@ -7,7 +7,6 @@ import json
 import os
 import stat
 import subprocess
-import sys
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +22,7 @@ from tacit.connectors.sinks import StandardOutput
 from tacit.connectors.writers import SUFFIXES
 from tacit.errors import ClosedPipeError, SinkError
 from tests.connectors.checks import file_rows
+from tests.engines.forking import Forks
 
 NAMES = [f"answers{suffix}" for suffix in SUFFIXES]
 SUBJECTS = ["plain", 'quo"ted', "new\nline", "a,b", "Ärger 😀", ""]
@@ -206,9 +206,9 @@ for name in sys.argv[1:]:
 """
 
 
-def test_a_disk_that_takes_no_more_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_disk_that_takes_no_more_leaves_nothing_behind(tmp_path: Path, forks: Forks) -> None:
     names = [str(tmp_path / name) for name in NAMES]
-    run = subprocess.run([sys.executable, "-c", LIMITED, *names], capture_output=True, text=True)
+    run = subprocess.run([forks.program, "-c", LIMITED, *names], capture_output=True, text=True)
     assert run.stderr == ""
     refusals = run.stdout.splitlines()
     assert len(refusals) == len(NAMES)
@@ -261,9 +261,9 @@ except ClosedPipeError:
 """
 
 
-def test_standard_output_is_lines_as_they_come_until_its_reader_leaves() -> None:
+def test_standard_output_is_lines_as_they_come_until_its_reader_leaves(forks: Forks) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", PIPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [forks.program, "-c", PIPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Generator
 from datetime import datetime
@@ -23,6 +22,7 @@ from tacit.connectors.frames import FrameSource
 from tacit.errors import SchemaError, SourceError
 from tacit.pipeline.sources import Batch, Source, is_text
 from tests.connectors.checks import column_types
+from tests.engines.forking import Forks
 
 ODD = ["plain", "", 'quo"ted', "comma, here", "Ärger 😀", "x" * 10_000]
 
@@ -375,14 +375,14 @@ for path in sys.argv[1:]:
 HUGE = 0x7FFF_0000
 
 
-def test_damaged_arrow_files_are_refused_and_stop_no_process(tmp_path: Path) -> None:
+def test_damaged_arrow_files_are_refused_and_stop_no_process(tmp_path: Path, forks: Forks) -> None:
     """Offsets and indices beyond their buffers would be read as they are, and crash."""
     paths = [
         str(damaged_file(tmp_path / damage, damage, name))
         for damage in ("offsets", "last offset", "indices")
         for name in ("a.arrow", "a.ipc")
     ]
-    done = subprocess.run([sys.executable, "-c", READ, *paths], capture_output=True, text=True)
+    done = subprocess.run([forks.program, "-c", READ, *paths], capture_output=True, text=True)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr}"
     assert done.stdout.splitlines() == paths
 

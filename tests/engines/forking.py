@@ -5,7 +5,8 @@ forks, and answers with the child's number; the child writes to the file `output
 command does. `["wait", pid]` answers with how a child ended. A child that does not end in time is
 aborted, with the stacks of its threads in its output.
 
-`Forks.program` is a program that takes the place of `tacit`, or of `python` for a script. It hands
+`Forks.program` is a program that takes the place of `tacit`, or of `python` for a script, or for
+code after `-c`. It hands
 its arguments, folder, environment and standard streams to a fork, over a socket, whose descriptor
 the server is given. It passes signals on, and ends as the fork ends. If it is killed, so is the
 fork.
@@ -46,7 +47,8 @@ with socket.socket(socket.AF_UNIX) as server:
         signal.signal(number, lambda number, _: os.kill(pid, number))
     code = os.waitstatus_to_exitcode(int.from_bytes(server.recv(4), "big"))
 if code < 0:
-    signal.signal(-code, signal.SIG_DFL)
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 os._exit(code)
 """
@@ -178,8 +180,12 @@ def _attend(connection: socket.socket) -> None:
 
 
 def _type(arguments: list[str]) -> None:
-    """Run a script of Python, or else `tacit`."""
+    """Run a script of Python, or code after `-c`, or else `tacit`."""
     faulthandler.enable()
+    if arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+        return
     if arguments[0].endswith(".py"):
         sys.argv = arguments
         sys.path.insert(0, str(Path(arguments[0]).parent))

@@ -257,7 +257,7 @@ def test_every_function_of_the_allow_list_has_examples() -> None:
 
 def test_functions_give_the_same_bits_on_a_batch_on_rows_shuffled_and_in_parts() -> None:
     expressions = [built(parse_sql(example)) for example in ALL]
-    found = not_row_local(random_frame(1, 60), expressions, [7, 17, 33])
+    found = not_row_local(random_frame(1, 40), expressions, [7, 17])
     assert not [(ALL[place], how) for place, how in found]
 
 

@@ -44,7 +44,7 @@ steps = st.lists(st.tuples(st.integers(0, 2), actions), min_size=20, max_size=60
 
 
 @settings(
-    max_examples=25,
+    max_examples=15,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps, st.integers(1, 5))
@@ -91,6 +91,29 @@ def test_no_interleaving_overspends_or_releases_twice(
     if len(released) >= allowed:
         assert total.tolist() == [allowed * NANO] * 2
     assert DAY > 60 * MINUTE  # one horizon holds all of it
+
+
+def test_a_charge_up_to_the_limit_is_accepted_and_one_beyond_it_is_stale(ledger: Ledger) -> None:
+    """Two runs share an account, and neither knows what the other has charged since it began."""
+    limited = account(2, limit=3 * NANO)
+    leases = [ledger.take_over(run, "a") for run in ("one", "other")]
+    views = [opened(leases[0], ["a", "b"], limited), opened(leases[1], ["a"], account(1))]
+
+    def pay(engine: int, window: int) -> None:
+        start = window * MINUTE
+        charges = views[engine].charge(start, views[engine].find_exhausted(start))
+        leases[engine].commit(b"", draft(window, charges))
+
+    pay(0, 0)
+    pay(1, 0)
+    pay(1, 1)  # now one of the two subjects has reached the limit
+    with pytest.raises(StaleError):
+        pay(0, 1)
+    views[0] = opened(leases[0], ["a", "b"], limited)
+    assert views[0].find_exhausted(MINUTE).tolist() == [True, False]
+    assert views[0].spent(limited, 0).tolist() == [3 * NANO, NANO]
+    pay(0, 1)
+    assert verify(ledger).passed
 
 
 @pytest.mark.parametrize("released", [(), (draft(0),)], ids=["checkpoint", "release"])

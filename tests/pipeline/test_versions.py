@@ -252,6 +252,21 @@ def test_each_window_is_answered_under_the_terms_that_it_belongs_to() -> None:
         assert list(engine.answer(handed).queries) == [query.name for query in mine.spec.queries]
 
 
+def test_a_tuple_at_the_very_start_of_the_boundary_belongs_to_the_new_terms() -> None:
+    """The window from 40 on is the first new one: what comes at 40 counts in it, and only there."""
+    run = FedEngine(terms(OLD))
+    run.take(FLOW[:20])
+    run.offer(terms(NEW))
+    run.take([(1, 39, 0, 0.0), (2, 39, 1, 0.0), (2, 40, 0, 0.0), (1, 40, 2, 0.0)])
+    run.take([(1, 40, 0, 0.0), (3, 49, 0, 0.0), (3, 49, 2, 0.0)])
+    found = run.finish()
+    assert [found[40, who, "both"] for who in WHO] == [True, False, True]
+    assert [found[40, who, "order"] for who in WHO] == [False] * 3
+    assert [found[30, who, "both"] for who in WHO] == [True, False, False]
+    assert (30, 1, "order") not in found
+    assert (40, 1, "rising") not in found
+
+
 def test_a_reload_before_the_first_tuple_takes_effect_at_once() -> None:
     run, new = FedEngine(terms(OLD)), terms(NEW)
     run.offer(new)
