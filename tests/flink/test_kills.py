@@ -16,10 +16,13 @@ from tests.flink.killing import Driver, check, prepare
 
 
 @pytest.fixture
-def proxy(cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A proxy before the cluster; drivers know its token."""
+def proxy(
+    cluster: StandaloneCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Proxy]:
+    """A proxy with HTTPS before the cluster; drivers know its token and its certificate."""
     monkeypatch.setenv("FLINK_REST_CLIENT_HEADERS", f"Authorization:{Proxy.TOKEN}")
-    started = Proxy(cluster.port)
+    started = Proxy(cluster.port, tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(started.certificate))
     yield started
     started.close()
 
@@ -30,9 +33,11 @@ def test_windows_go_on_without_the_driver(
     """The driver and a TaskManager are killed together, and nobody helps.
 
     Then the job is watched again, stopped by Flink's own command, and resumed from there. Drivers
-    reach the cluster through a proxy. `make soak` kills more often.
+    reach the cluster through a proxy with HTTPS, a token and a path. State is in RocksDB. `make
+    soak` kills more often.
     """
-    feeder, driver = prepare(tmp_path, proxy.address, 31)
+    settings = {**proxy.settings, "state.backend.type": "rocksdb"}
+    feeder, driver = prepare(tmp_path, proxy.address, 31, settings)
     driver.start(2, "--detach")
     assert driver.process is not None
     assert driver.process.wait(240) == 0, driver.log

@@ -1,0 +1,51 @@
+"""Start the Java process of the driver early, while the driver does something else.
+
+PyFlink talks to Flink through a Java process. It takes some seconds to start, about as long as
+everything that the driver does before it needs it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from typing import Final
+
+_CLIENT_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a process that only describes a job and sends it to a cluster: it lives for seconds, so
+optimised code would be ready too late.
+"""
+_OPTIONS: Final = "JVM_ARGS"
+"""The variable with options for PyFlink's Java process."""
+_EXIT_SECONDS: Final = 10.0
+"""Seconds to wait at the end of this process for a start that has begun: it removes its files."""
+
+
+def start_gateway(*, remote: bool) -> None:
+    """Start the Java process in the background; PyFlink waits for it where it needs it.
+
+    `remote` tells whether the job runs on a cluster, and not inside this Java process. A process
+    has one gateway: where it runs already, nothing is changed.
+    """
+    thread = threading.Thread(
+        target=_start, args=(remote,), name="tacit-flink-gateway", daemon=True
+    )
+    thread.start()
+    atexit.register(thread.join, _EXIT_SECONDS)
+
+
+def _start(remote: bool) -> None:
+    from pyflink.java_gateway import get_gateway
+
+    given = os.environ.get(_OPTIONS)
+    if remote:
+        os.environ[_OPTIONS] = f"{_CLIENT_OPTIONS} {given or ''}".strip()
+    try:
+        get_gateway()
+    except Exception:  # from Java: whoever needs the gateway starts it again, and sees the error
+        return
+    finally:
+        if given is not None:
+            os.environ[_OPTIONS] = given
+        else:
+            os.environ.pop(_OPTIONS, None)
