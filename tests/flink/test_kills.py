@@ -77,13 +77,19 @@ def wait_for_line(driver: Driver, text: str) -> None:
 
 
 def stop_with_flink(cluster: StandaloneCluster, folder: Path) -> None:
-    """Stop the job with a savepoint by the command of Flink itself."""
+    """Stop the job with a savepoint by the command of Flink itself; retry until all tasks run."""
     job = cluster.rest.find_running("home")
     assert job is not None
     command = [str(flink_home() / "bin" / "flink"), "stop", "-m", cluster.address]
     command += ["--savepointPath", folder.as_uri(), job.id]
-    done = subprocess.run(
-        command, env=cluster.environment, capture_output=True, text=True, timeout=180
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    deadline = time.monotonic() + 120
+    while True:
+        done = subprocess.run(
+            command, env=cluster.environment, capture_output=True, text=True, timeout=180
+        )
+        if done.returncode == 0:
+            break
+        told = done.stdout + done.stderr
+        assert "Not all required tasks are currently running" in told, told
+        assert time.monotonic() < deadline, told
     assert list(folder.glob("savepoint-*/_metadata"))

@@ -35,8 +35,9 @@ def prepare(
     """Create the job for this version of the specification and these sources.
 
     Each source is a partition, and so is each partition of a broker's topic, as far as there are
-    shards, or tasks if these are more: then every task has something to read. Subjects come from the registry; without one, files are
-    read once for them. With `true`, answers are true and unprotected.
+    shards, or tasks if these are more: then every task has something to read. Subjects come from
+    the registry; without one, files are read once for them. With `true`, answers are true and
+    unprotected.
     """
     spec = version.spec
     if spec.windows.close == "clock":
