@@ -47,15 +47,13 @@ def test_slots_that_are_not_there_yet_are_waited_for_with_a_message(
     assert "has 4 of 4 slots free, and the job needs 5: it waits" in caplog.messages[0]
 
 
-def test_the_java_process_of_a_driver_starts_in_the_background_and_is_made_for_a_short_life() -> (
-    None
-):
+def test_the_java_process_of_a_driver_starts_in_the_background_with_our_options() -> None:
     """In a process of its own: each has one gateway. The environment stays as it was."""
     code = """
 import os
 from tacit.engines.flink.gateway import start_gateway
 os.environ["JVM_ARGS"] = "-Dtacit.given=yes"
-start_gateway(remote=True)
+start_gateway()
 from pyflink.java_gateway import get_gateway
 management = get_gateway().jvm.java.lang.management.ManagementFactory
 options = list(management.getRuntimeMXBean().getInputArguments())

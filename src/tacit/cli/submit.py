@@ -177,7 +177,7 @@ def submit(
 
     require_flink()  # before anything else that needs an extra
     if not attach and spec is not None and sources and sink is not None:
-        start_gateway(remote=cluster is not None)
+        start_gateway()
     from tacit.cli.sources import check_targets, split_streams
     from tacit.engines.flink.submission import open_submission, serve_metrics
 

@@ -11,9 +11,9 @@ import os
 import threading
 from typing import Final
 
-_CLIENT_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a process that only describes a job and sends it to a cluster: it lives for seconds, so
-optimised code would be ready too late.
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
+"""Java's optimising compiler is not used: it takes longer than it saves. A driver of a cluster
+lives for seconds. Flink inside the driver only moves bytes between Python processes.
 """
 _OPTIONS: Final = "JVM_ARGS"
 """The variable with options for PyFlink's Java process."""
@@ -21,25 +21,22 @@ _EXIT_SECONDS: Final = 10.0
 """Seconds to wait at the end of this process for a start that has begun: it removes its files."""
 
 
-def start_gateway(*, remote: bool) -> None:
+def start_gateway() -> None:
     """Start the Java process in the background; PyFlink waits for it where it needs it.
 
-    `remote` tells whether the job runs on a cluster, and not inside this Java process. A process
-    has one gateway: where it runs already, nothing is changed.
+    Options in the variable JVM_ARGS take precedence over ours. A process has one gateway: where it
+    runs already, nothing is changed.
     """
-    thread = threading.Thread(
-        target=_start, args=(remote,), name="tacit-flink-gateway", daemon=True
-    )
+    thread = threading.Thread(target=_start, name="tacit-flink-gateway", daemon=True)
     thread.start()
     atexit.register(thread.join, _EXIT_SECONDS)
 
 
-def _start(remote: bool) -> None:
+def _start() -> None:
     from pyflink.java_gateway import get_gateway
 
     given = os.environ.get(_OPTIONS)
-    if remote:
-        os.environ[_OPTIONS] = f"{_CLIENT_OPTIONS} {given or ''}".strip()
+    os.environ[_OPTIONS] = f"{_JAVA_OPTIONS} {given or ''}".strip()
     try:
         get_gateway()
     except Exception:  # from Java: whoever needs the gateway starts it again, and sees the error

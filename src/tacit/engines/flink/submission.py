@@ -213,7 +213,7 @@ def submit(
     RefusedInputWarning if most of the input was refused; `outcome.refusals` has the numbers.
     """
     require_flink()
-    start_gateway(remote=cluster is not None)
+    start_gateway()
     declared = spec if isinstance(spec, Specification) else load(spec)
     plan = choose_plan(declared, plan, mechanism)
     declared = replace_registry(declared, subjects, None)
