@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.flink.cluster import StandaloneCluster
@@ -52,8 +52,8 @@ def _run(
     command = [sys.executable, "-m", "tacit", "submit", str(spec), *files]
     command += ["--mechanism", "uniform", "--to", str(answers), "--folder", str(folders.root)]
     command += ["--cluster", address, "--parallelism", str(cores), "--name", folder.name]
-    stages = {
-        "started": lambda: folders.job_ids.exists(),
+    stages: dict[str, Callable[[], bool]] = {
+        "started": folders.job_ids.exists,
         "began": lambda: any(path.stat().st_size for path in folders.progress.glob("[0-9]*")),
         "elapsed": lambda: answers.exists() and answers.stat().st_size > 0,
     }

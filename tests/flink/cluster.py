@@ -38,7 +38,8 @@ _SETTINGS: Final[Mapping[str, object]] = {
     "taskmanager.memory.managed.fraction": 0.2,
     "taskmanager.load-balance.mode": "SLOTS",
     "heartbeat.interval": 500,
-    "heartbeat.timeout": 4000,
+    # A killed process is noticed by its closed port; a busy machine may stop one for seconds.
+    "heartbeat.timeout": 30_000,
     "heartbeat.rpc-failure-threshold": 2,
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": 1_000_000,
