@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from functools import lru_cache
 from typing import Final
 
 _JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
@@ -21,8 +22,9 @@ _EXIT_SECONDS: Final = 10.0
 """Seconds to wait at the end of this process for a start that has begun: it removes its files."""
 
 
+@lru_cache(maxsize=1)
 def start_gateway() -> None:
-    """Start the Java process in the background; PyFlink waits for it where it needs it.
+    """Start the Java process in the background, once; PyFlink waits for it where it needs it.
 
     Options in the variable JVM_ARGS take precedence over ours. A process has one gateway: where it
     runs already, nothing is changed.

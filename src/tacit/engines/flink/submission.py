@@ -81,6 +81,7 @@ def open_submission(
     """Check everything, and open a run that is ready to start."""
     require_flink()
     require_java()
+    start_gateway()
     folders = Folders(options.folder.absolute())
     given = [(stream, _make_absolute(source)) for stream, source in sources]
     running = find_running(options.name, folders, options.cluster, options.settings)
