@@ -35,13 +35,13 @@ def start_gateway() -> None:
 
 
 def _start() -> None:
-    from pyflink.java_gateway import get_gateway
-
     given = os.environ.get(_OPTIONS)
     os.environ[_OPTIONS] = f"{_JAVA_OPTIONS} {given or ''}".strip()
     try:
+        from pyflink.java_gateway import get_gateway
+
         get_gateway()
-    except Exception:  # from Java: whoever needs the gateway starts it again, and sees the error
+    except Exception:  # whoever needs the gateway starts it again, and sees the error
         return
     finally:
         if given is not None:
