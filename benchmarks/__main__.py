@@ -59,6 +59,7 @@ JOBS: dict[str, Callable[[Setting], Iterator[Finding | Skipped]]] = {
     "latency": latency.latency,
     "flink": flink.flink,
     "distributed": distributed.distributed,
+    "cluster-start": distributed.cluster_start,
 }
 RESULTS = Path(__file__).with_name("results")
 

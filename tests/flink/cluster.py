@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ import yaml
 
 from tacit.engines.flink.rest import Cluster
 from tacit.errors import EngineError
-from tests.services import free_port
+from tests.services import free_port, make_certificate, program
 
 _TIMEOUT: Final = 180.0
 _MARK: Final = "TACIT_TEST_CLUSTER"
@@ -37,7 +38,8 @@ _SETTINGS: Final[Mapping[str, object]] = {
     "taskmanager.memory.managed.fraction": 0.2,
     "taskmanager.load-balance.mode": "SLOTS",
     "heartbeat.interval": 500,
-    "heartbeat.timeout": 4000,
+    # A killed process is noticed by its closed port; a busy machine may stop one for seconds.
+    "heartbeat.timeout": 30_000,
     "heartbeat.rpc-failure-threshold": 2,
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": 1_000_000,
@@ -59,11 +61,14 @@ def _leash() -> list[str]:
 
 
 class Proxy:
-    """A proxy before a cluster: it adds a path, and wants a token."""
+    """A proxy before a cluster: it speaks HTTPS, adds a path, and wants a token."""
 
     TOKEN: Final = "Bearer secret"
+    _PASSWORD: Final = "changeit"
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, folder: Path) -> None:
+        """Start it; `folder` gets its certificate, and a truststore for Java."""
+
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 self._forward()
@@ -109,10 +114,30 @@ class Proxy:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 pass
 
+        key = make_certificate(folder)
+        self.certificate = folder / "cert.pem"
+        self._truststore = folder / "trust.p12"
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, key)
         self._server = ThreadingHTTPServer(("localhost", 0), Handler)
+        self._server.socket = context.wrap_socket(
+            self._server.socket, server_side=True, do_handshake_on_connect=False
+        )
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
-        self.address = f"http://localhost:{self._server.server_port}/flink"
+        self.address = f"https://localhost:{self._server.server_port}/flink"
+        command = [program("keytool"), "-importcert", "-noprompt", "-alias", "proxy"]
+        command += ["-file", str(self.certificate), "-keystore", str(self._truststore)]
+        command += ["-storetype", "PKCS12", "-storepass", self._PASSWORD]
+        subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings with which Flink's client, which is written in Java, trusts it."""
+        return {
+            "security.ssl.rest.truststore": str(self._truststore),
+            "security.ssl.rest.truststore-password": self._PASSWORD,
+        }
 
     def close(self) -> None:
         """Stop it."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
@@ -70,7 +71,9 @@ class Feeder(threading.Thread):
 class Driver:
     """`tacit submit`, as a process."""
 
-    def __init__(self, folder: Path, address: str, sources: list[Path]) -> None:
+    def __init__(
+        self, folder: Path, address: str, sources: list[Path], settings: Mapping[str, str]
+    ) -> None:
         self.folder = folder
         self.answers = folder / "answers.jsonl"
         self._address = address
@@ -85,6 +88,7 @@ class Driver:
             *("--set", "restart-strategy.type=fixed-delay"),
             *("--set", "restart-strategy.fixed-delay.attempts=1000000"),
             *("--set", "restart-strategy.fixed-delay.delay=200 ms"),
+            *(word for one in settings.items() for word in ("--set", "=".join(one))),
         ]
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -193,12 +197,14 @@ def check(driver: Driver, sources: list[Path]) -> pl.DataFrame:
     return answers
 
 
-def prepare(folder: Path, address: str, seed: int) -> tuple[Feeder, Driver]:
-    """Sources that grow, and a job over them that is not started yet."""
+def prepare(
+    folder: Path, address: str, seed: int, settings: Mapping[str, str] | None = None
+) -> tuple[Feeder, Driver]:
+    """Sources that grow, and a job over them with these settings that is not started yet."""
     (folder / "home.yaml").write_text(SPEC + PRIVATE)
     (folder / "subjects.txt").write_text("".join(f"p{n}\n" for n in range(PEOPLE)))
     feeder = Feeder(folder, seed)
-    return feeder, Driver(folder, address, feeder.paths)
+    return feeder, Driver(folder, address, feeder.paths, settings or {})
 
 
 def killed(

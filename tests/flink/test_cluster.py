@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 
@@ -44,6 +45,25 @@ def test_slots_that_are_not_there_yet_are_waited_for_with_a_message(
     assert not caplog.messages
     cluster.rest.check(5)
     assert "has 4 of 4 slots free, and the job needs 5: it waits" in caplog.messages[0]
+
+
+def test_the_java_process_of_a_driver_starts_in_the_background_with_our_options() -> None:
+    """In a process of its own: each has one gateway. The environment stays as it was."""
+    code = """
+import os
+from tacit.engines.flink.gateway import start_gateway
+os.environ["JVM_ARGS"] = "-Dtacit.given=yes"
+start_gateway()
+from pyflink.java_gateway import get_gateway
+management = get_gateway().jvm.java.lang.management.ManagementFactory
+options = list(management.getRuntimeMXBean().getInputArguments())
+print("-XX:TieredStopAtLevel=1" in options, "-Dtacit.given=yes" in options)
+import threading
+[thread.join() for thread in threading.enumerate() if thread.name == "tacit-flink-gateway"]
+print(os.environ["JVM_ARGS"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
+    assert done.stdout.split() == ["True", "True", "-Dtacit.given=yes"], done.stderr
 
 
 def test_keys_are_in_the_key_groups_that_flink_has() -> None:

@@ -16,10 +16,13 @@ from tests.flink.killing import Driver, check, prepare
 
 
 @pytest.fixture
-def proxy(cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A proxy before the cluster; drivers know its token."""
+def proxy(
+    cluster: StandaloneCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Proxy]:
+    """A proxy with HTTPS before the cluster; drivers know its token and its certificate."""
     monkeypatch.setenv("FLINK_REST_CLIENT_HEADERS", f"Authorization:{Proxy.TOKEN}")
-    started = Proxy(cluster.port)
+    started = Proxy(cluster.port, tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(started.certificate))
     yield started
     started.close()
 
@@ -30,9 +33,11 @@ def test_windows_go_on_without_the_driver(
     """The driver and a TaskManager are killed together, and nobody helps.
 
     Then the job is watched again, stopped by Flink's own command, and resumed from there. Drivers
-    reach the cluster through a proxy. `make soak` kills more often.
+    reach the cluster through a proxy with HTTPS, a token and a path. State is in RocksDB. `make
+    soak` kills more often.
     """
-    feeder, driver = prepare(tmp_path, proxy.address, 31)
+    settings = {**proxy.settings, "state.backend.type": "rocksdb"}
+    feeder, driver = prepare(tmp_path, proxy.address, 31, settings)
     driver.start(2, "--detach")
     assert driver.process is not None
     assert driver.process.wait(240) == 0, driver.log
@@ -72,13 +77,19 @@ def wait_for_line(driver: Driver, text: str) -> None:
 
 
 def stop_with_flink(cluster: StandaloneCluster, folder: Path) -> None:
-    """Stop the job with a savepoint by the command of Flink itself."""
+    """Stop the job with a savepoint by the command of Flink itself; retry until all tasks run."""
     job = cluster.rest.find_running("home")
     assert job is not None
     command = [str(flink_home() / "bin" / "flink"), "stop", "-m", cluster.address]
     command += ["--savepointPath", folder.as_uri(), job.id]
-    done = subprocess.run(
-        command, env=cluster.environment, capture_output=True, text=True, timeout=180
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    deadline = time.monotonic() + 120
+    while True:
+        done = subprocess.run(
+            command, env=cluster.environment, capture_output=True, text=True, timeout=180
+        )
+        if done.returncode == 0:
+            break
+        told = done.stdout + done.stderr
+        assert "Not all required tasks are currently running" in told, told
+        assert time.monotonic() < deadline, told
     assert list(folder.glob("savepoint-*/_metadata"))

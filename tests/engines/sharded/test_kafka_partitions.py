@@ -152,6 +152,22 @@ def test_a_topic_that_has_grown_is_the_same_source_and_few_shards_mean_few_reade
     assert ShardedJob.read(topic.folder / "job").partitions == topic.job.partitions
 
 
+def test_a_topic_with_64_partitions_has_as_many_readers_as_there_are_slots(
+    topic: Topic, opened: Callable[..., PartitionReader]
+) -> None:
+    topic.feed.add_partitions(64)
+    assert len(topic.prepare(shards=64).partitions) == 64
+    assert len(topic.prepare(tasks=8).partitions) == topic.job.shards == 16
+    job = topic.prepare(tasks=48)
+    assert [one.share for one in job.partitions] == [(number, 48) for number in range(48)]
+    for place, part in enumerate((15, 63, 48)):
+        topic.feed.send(topic.rows[600 + place :: 3], part)
+    sent = read(opened(job, 15), 400) + read(opened(job, 0), 400)
+    rows = [*topic.rows[:600:3], *topic.rows[600:]]
+    used = [row["at"] * 1000 for row in rows if row["n"] % 3 == 1 or row["n"] % 10 == 0]
+    assert sorted(sent) == used
+
+
 def test_a_file_has_no_partitions(tmp_path: Path) -> None:
     from tacit.connectors.files import open_source
 

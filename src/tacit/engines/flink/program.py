@@ -43,7 +43,6 @@ from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.job_status import JobStatus
 from tacit.engines.flink.key_groups import divide_shards
 from tacit.engines.flink.progress import Progress
-from tacit.engines.flink.releaser import PaceThread, ReleaserThread
 from tacit.engines.flink.states import BytesState, KeyedStates
 from tacit.engines.flink.worker_guard import end_with_taskmanager
 from tacit.engines.sharded.job import ShardedJob
@@ -296,6 +295,9 @@ class ReleaserFunction(ProcessFunction):  # type: ignore[misc]
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Start, or restart after a failure."""
+        # One task of the job needs the ledger and the sinks: the others start without them.
+        from tacit.engines.flink.releaser import PaceThread, ReleaserThread
+
         end_with_taskmanager()
         folders = Folders(Path(self._root))
         self._status = JobStatus.read(folders.status)

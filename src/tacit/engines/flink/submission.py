@@ -13,6 +13,7 @@ from pathlib import Path
 from tacit.connectors.openers import open_resumable_sink
 from tacit.durations import parse_duration
 from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.gateway import start_gateway
 from tacit.engines.flink.java import require_flink, require_java
 from tacit.engines.flink.launch import find_running, start
 from tacit.engines.flink.releaser import ReleaseTarget
@@ -80,6 +81,7 @@ def open_submission(
     """Check everything, and open a run that is ready to start."""
     require_flink()
     require_java()
+    start_gateway()
     folders = Folders(options.folder.absolute())
     given = [(stream, _make_absolute(source)) for stream, source in sources]
     running = find_running(options.name, folders, options.cluster, options.settings)
@@ -151,6 +153,7 @@ def _prepare_folder(
             lease,
             follow=options.follow,
             shards=options.shards,
+            tasks=options.parallelism,
             true=true,
             idle=options.idle,
         )
@@ -210,6 +213,8 @@ def submit(
     With `true` answers are true and unprotected, for tests and for the operator only. Warns with
     RefusedInputWarning if most of the input was refused; `outcome.refusals` has the numbers.
     """
+    require_flink()
+    start_gateway()
     declared = spec if isinstance(spec, Specification) else load(spec)
     plan = choose_plan(declared, plan, mechanism)
     declared = replace_registry(declared, subjects, None)

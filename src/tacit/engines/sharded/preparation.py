@@ -28,14 +28,16 @@ def prepare(
     *,
     follow: bool = False,
     shards: int = SHARDS,
+    tasks: int = 1,
     true: bool = False,
     idle: int = 60_000_000,
 ) -> ShardedJob:
     """Create the job for this version of the specification and these sources.
 
     Each source is a partition, and so is each partition of a broker's topic, as far as there are
-    shards: a job never has more tasks. Subjects come from the registry; without one, files are
-    read once for them. With `true`, answers are true and unprotected.
+    shards, or tasks if these are more: then every task has something to read. Subjects come from
+    the registry; without one, files are read once for them. With `true`, answers are true and
+    unprotected.
     """
     spec = version.spec
     if spec.windows.close == "clock":
@@ -79,7 +81,7 @@ def prepare(
         partition
         for input_, (_, name) in zip(assign(spec, opened), sources, strict=True)
         if input_ in run.inputs
-        for partition in _divide_source(input_, name, follow=follow, most=shards)
+        for partition in _divide_source(input_, name, follow=follow, most=max(shards, tasks))
     ]
     ids = lease.enrol(subjects.names)
     if true:

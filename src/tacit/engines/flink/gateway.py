@@ -1,0 +1,50 @@
+"""Start the Java process of the driver early, while the driver does something else.
+
+PyFlink talks to Flink through a Java process. It takes some seconds to start, about as long as
+everything that the driver does before it needs it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from functools import lru_cache
+from typing import Final
+
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
+"""Java's optimising compiler is not used: it takes longer than it saves. A driver of a cluster
+lives for seconds. Flink inside the driver only moves bytes between Python processes.
+"""
+_OPTIONS: Final = "JVM_ARGS"
+"""The variable with options for PyFlink's Java process."""
+_EXIT_SECONDS: Final = 10.0
+"""Seconds to wait at the end of this process for a start that has begun: it removes its files."""
+
+
+@lru_cache(maxsize=1)
+def start_gateway() -> None:
+    """Start the Java process in the background, once; PyFlink waits for it where it needs it.
+
+    Options in the variable JVM_ARGS take precedence over ours. A process has one gateway: where it
+    runs already, nothing is changed.
+    """
+    thread = threading.Thread(target=_start, name="tacit-flink-gateway", daemon=True)
+    thread.start()
+    atexit.register(thread.join, _EXIT_SECONDS)
+
+
+def _start() -> None:
+    given = os.environ.get(_OPTIONS)
+    os.environ[_OPTIONS] = f"{_JAVA_OPTIONS} {given or ''}".strip()
+    try:
+        from pyflink.java_gateway import get_gateway
+
+        get_gateway()
+    except Exception:  # whoever needs the gateway starts it again, and sees the error
+        return
+    finally:
+        if given is not None:
+            os.environ[_OPTIONS] = given
+        else:
+            os.environ.pop(_OPTIONS, None)
