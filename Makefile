@@ -88,7 +88,8 @@ clean:
 
 .uv/bin/uv:
 	@echo "Installing uv, which installs everything else, in .uv ..."
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .uv uv 2>/dev/null \
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
+	    --target .uv uv 2>/dev/null \
 	  || { $(PYTHON) -m venv .uv && .uv/bin/python -m pip install --quiet uv; }
 
 .venv/.demo: requirements-demo.lock pyproject.toml | $(UV)
@@ -97,8 +98,8 @@ clean:
 	@sed -En '/^(llvmlite|numba|numpy)==/,/[^\\]$$/p' requirements-demo.lock >.venv/compiler.lock
 	@$(UV) pip sync --python .venv --require-hashes .venv/compiler.lock
 	@echo "Compiling hot loops for this machine while the rest is installed ..."
-	@for helper in 1 2; do PYTHONPATH=src $(RUN)/python -m tacit.kernels $$$$ demo:answers demo:planning \
-	    </dev/null >/dev/null 2>&1 & done; \
+	@for helper in 1 2; do PYTHONPATH=src nice $(RUN)/python -m tacit.kernels $$PPID \
+	    demo:answers demo:planning </dev/null >/dev/null 2>&1 & done; \
 	  $(UV) pip sync --python .venv --require-hashes requirements-demo.lock && \
 	  $(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -15,6 +15,7 @@ import tacit as library
 from tests.cli.small_runs import SPEC, specified, tacit, tuples
 
 LIMITED = SPEC.replace("epsilon: 2}", "epsilon: 2, limit: 40 per day}").replace("us,", "<us>,")
+UNASKED = SPEC.replace("kind = 'c'", "kind = 'never'").replace("OR(a, b)", "SEQ(c, a)")
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +93,21 @@ def test_the_statement_of_a_subject_has_what_consumers_were_told(folder: Path) -
     assert "180 answers about you" in text
     assert "1,800" not in text  # nothing about the others
     assert "expected quality" not in text
+
+
+def test_where_nothing_was_spent_the_page_says_so_instead_of_drawing_it(tmp_path: Path) -> None:
+    """All queries need a public event that never occurs: every window is free."""
+    spec = specified(tmp_path, UNASKED)
+    source, plan, ledger = tmp_path / "in.csv", tmp_path / "plan.json", tmp_path / "spent.db"
+    tuples(source, seed=1)
+    assert tacit("plan", spec, "--history", source, "-o", plan).exit_code == 0
+    to = tmp_path / "out.jsonl"
+    ran = tacit("run", spec, source, "--plan", plan, "--ledger", ledger, "--to", to)
+    assert ran.exit_code == 0, ran.output
+    assert tacit("report", ledger, "-o", tmp_path / "report.html").exit_code == 0
+    text = re.sub(r"\s+", " ", Page((tmp_path / "report.html").read_text()).text)
+    assert "Nothing was spent, and there is no limit." in text
+    assert "Spent in each horizon" not in text
 
 
 def test_a_changed_ledger_is_told(folder: Path, tmp_path: Path) -> None:

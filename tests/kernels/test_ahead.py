@@ -46,16 +46,36 @@ print(compile_ahead(wanted, helpers=0), sum(sums.total.stats.cache_misses.values
 """
 
 
-FEATURES = """
-import os, runpy, sys
+INSTALL = """
+import os, subprocess, sys, time
+from pathlib import Path
+helper, cache = %r, Path(%r)
+installer = '''
+import subprocess, sys, time
+from pathlib import Path
+subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]])
+until = time.monotonic() + 300
+while len(list(Path(sys.argv[3]).rglob("*.nbc"))) < 2 and time.monotonic() < until:
+    time.sleep(0.05)
+Path("late.py").write_text(Path("sums.py").read_text())
+'''
+subprocess.run([sys.executable, "-c", installer, helper, str(os.getpid()), cache], check=True)
+until = time.monotonic() + 300
+while len(list(cache.rglob("*.nbc"))) < 3 and time.monotonic() < until:
+    time.sleep(0.05)
+"""
+"""A process whose child starts a helper, installs a module, and ends."""
+
+HELPER = """
+import runpy, sys
 from tacit.kernels import needs
 from tacit.kernels.ahead import KernelSignature as S
 wanted = {
     "demo:answers": [S("sums.total", ("int64[1C]",))],
-    "demo:planning": [S("not_installed.total", ("int64[1C]",)), S("sums.total", ("int32[1C]",))],
+    "demo:planning": [S("late.total", ("int64[1C]",)), S("sums.total", ("int32[1C]",))],
 }
 needs.find_kernels = lambda features: [kernel for one in features for kernel in wanted[one]]
-sys.argv = ["kernels", str(os.getppid()), *wanted]
+sys.argv = ["kernels", sys.argv[1], *wanted]
 runpy.run_module("tacit.kernels", run_name="__main__")
 """
 
@@ -125,12 +145,32 @@ def test_a_helper_stops_when_its_process_is_gone(tmp_path: Path) -> None:
     assert kept(tmp_path / "cache") == 0
 
 
-def test_kernels_of_features_are_compiled_as_far_as_their_modules_are_there(
-    programs: Programs, tmp_path: Path
+def test_kernels_of_a_module_that_is_installed_later_are_compiled_when_it_is_there(
+    tmp_path: Path,
 ) -> None:
     """As `make demo` does while it installs packages."""
-    programs.run(FEATURES, tmp_path / "cache")
-    assert kept(tmp_path / "cache") == 2
+    (tmp_path / "sums.py").write_text(MODULE)
+    cache = tmp_path / "cache"
+    program = INSTALL % (HELPER, str(cache))
+    subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment(cache), check=True
+    )
+    assert kept(cache) == 3
+
+
+def test_collecting_garbage_is_as_often_as_before_once_kernels_are_compiled(
+    programs: Programs, tmp_path: Path
+) -> None:
+    code = """
+import gc
+before = gc.get_threshold()
+during = []
+from tacit.kernels.ahead import KernelSignature as S, compile_ahead
+wanted = [S("sums.total", ("int64[1C]",))]
+compile_ahead(wanted, helpers=0, progress=lambda *_: during.append(gc.get_threshold()))
+print(during[-1][0] > before[0], gc.get_threshold() == before)
+"""
+    assert programs.run(code, tmp_path / "cache") == "True True"
 
 
 @pytest.mark.parametrize("part", ["planning", "answers"])

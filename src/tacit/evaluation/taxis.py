@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from tacit.evaluation.city import CENTRE, FREE_SPEED, METRES, MOTORWAY, City
-from tacit.kernels import compiled
+from tacit.kernels import compiled, inlined
 
 OFF, BREAK, WAIT, CRUISE, BOARD, RIDE, ALIGHT, HOMEWARD = range(8)
 
@@ -95,14 +95,14 @@ def _at_hour(profile: Any, time: float) -> float:
     return float(profile[whole] + (hour - whole) * (profile[(whole + 1) % 24] - profile[whole]))
 
 
-@compiled
+@inlined
 def _rush(time: float) -> float:
     """Return how full the roads are, 0 to 1; half as full at weekends."""
     weekend = (int(time // 86_400) + 3) % 7 >= 5
     return _at_hour(_RUSH, time) * (0.5 if weekend else 1.0)
 
 
-@compiled
+@inlined
 def _road_speed(
     road: int, here: int, there: int, x: float, y: float, time: float, town: Any
 ) -> float:
@@ -179,7 +179,7 @@ def _seek(taxi: Any, city: City) -> None:
     _set_out(taxi, goal, city)
 
 
-@compiled
+@inlined
 def _carry(taxi: Any, city: City) -> None:
     """Choose the passenger's destination: long and very short trips are rarer."""
     demand = city.destinations[int(taxi.started % 86_400 / 3600)]
@@ -195,7 +195,7 @@ def _carry(taxi: Any, city: City) -> None:
     _set_out(taxi, goal, city)
 
 
-@compiled
+@inlined
 def _roll(taxi: Any, city: City, town: Any) -> None:
     """Continue from a crossing: wait for green, take the next road, or turn to the door."""
     here = taxi.crossing
@@ -218,7 +218,7 @@ def _roll(taxi: Any, city: City, town: Any) -> None:
     _go(taxi, city.x[there], city.y[there], speed)
 
 
-@compiled
+@inlined
 def _choose(taxi: Any, city: City) -> None:
     """Choose what follows a passenger: home, a meal, a taxi rank, or the next passenger."""
     time = taxi.started
@@ -238,7 +238,7 @@ def _choose(taxi: Any, city: City) -> None:
         _seek(taxi, city)
 
 
-@compiled
+@inlined
 def _arrive(taxi: Any, city: City) -> None:
     """Handle the arrival at the door."""
     if taxi.phase == RIDE:

@@ -316,8 +316,10 @@ def _format_amount(amount: int) -> str:
 
 def _draw_spending(horizons: Sequence[Horizon]) -> str:
     """Draw what was spent in each horizon, beside its limit."""
+    top = max(max(one.spent, one.limit or 0) for one in horizons)
+    if not top:
+        return '<p class="soft">Nothing was spent, and there is no limit.</p>'
     length = format_duration(horizons[-1].length)
-    top = max(max(one.spent, one.limit or 0) for one in horizons) or 1
     return _draw_columns(
         f"Spent in each horizon of {length}",
         [(_format_local(one.start)[:10], one.spent / top) for one in horizons],

@@ -7,14 +7,16 @@ this process starts at its beginning. They share only the cache on disk.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from typing import Any, Final
 
 from numba.core.errors import NumbaError
@@ -29,6 +31,11 @@ _WORTHWHILE: Final = 4
 """The least kernels per process; with fewer, starting a helper does not pay off."""
 _END_SECONDS: Final = 10.0
 """Seconds in which a helper must end; after that it is killed."""
+_WAIT_SECONDS: Final = 0.2
+"""Seconds between two looks at whether packages have been installed."""
+_ALLOCATIONS: Final = 50_000
+"""While kernels are compiled, garbage is collected after so many new objects. Compilers make many
+objects that live on: collecting as often as usual takes a tenth of the time."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,7 @@ def compile_ahead(
     if not missing:
         return 0
     progress(0, len(missing))
-    with _run_helpers([signature for signature, _ in missing], helpers):
+    with _run_helpers([signature for signature, _ in missing], helpers), _collect_rarely():
         for wait in (False, True):
             for _, kernel in missing:
                 kernel.compile(wait=wait)
@@ -116,13 +123,51 @@ def count_unkept(wanted: Sequence[KernelSignature]) -> int:
     return sum(one.types in one.dispatcher.overloads or not one.can_be_kept for one in kernels)
 
 
-def help_compile(wanted: Sequence[KernelSignature], parent: int) -> None:
-    """Compile kernels from the end of the list; stop when the parent process has ended."""
-    for _, kernel in reversed(_find(wanted)):
-        if os.getppid() != parent:
-            return
-        if not kernel.is_kept:
-            kernel.compile(wait=False)
+def help_compile(wanted: Sequence[KernelSignature], is_needed: Callable[[], bool]) -> None:
+    """Compile kernels from the end of the list, as long as they are needed."""
+    with _collect_rarely():
+        for _, kernel in reversed(_find(wanted)):
+            if not is_needed():
+                return
+            if not kernel.is_kept:
+                kernel.compile(wait=False)
+
+
+def help_install(wanted: Sequence[KernelSignature], ancestor: int) -> None:
+    """Compile kernels while packages are installed, and go on until an ancestor process ends.
+
+    The packages are complete when the parent process, which installs them, has ended. Only then
+    are kernels compiled whose modules could not be imported before.
+    """
+    installer = os.getppid()
+
+    def is_needed() -> bool:
+        return os.getppid() == installer or _is_running(ancestor)
+
+    help_compile(wanted, is_needed)
+    while os.getppid() == installer:
+        time.sleep(_WAIT_SECONDS)
+    invalidate_caches()
+    help_compile(wanted, is_needed)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _collect_rarely() -> Iterator[None]:
+    """Collect garbage less often within the block."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(_ALLOCATIONS, before[0]), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _find(wanted: Sequence[KernelSignature]) -> list[tuple[KernelSignature, _Kernel]]:

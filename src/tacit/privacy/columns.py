@@ -54,7 +54,6 @@ def find_best_mixture(near: Floats, gains: Floats) -> Mixture:
     return _generate_columns(near, gains, equidistant)
 
 
-@compiled
 def _mix_all_sets(near: Floats, gains: Floats) -> Mixture:
     """Mix the columns of all sets; of classes that are equally far apart there are no others."""
     classes = len(gains)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.kernels import compiled
+from tacit.kernels import compiled, inlined
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -83,7 +83,7 @@ def dual_prices(worth: Floats, basis: Indices, inverse: Floats) -> Floats:
     return prices
 
 
-@compiled
+@inlined
 def _choose_entering(
     columns: Floats,
     worth: Floats,
@@ -114,7 +114,7 @@ def _choose_entering(
     return chosen
 
 
-@compiled
+@inlined
 def _compute_direction(
     columns: Floats,
     constraints: Indices,
@@ -135,7 +135,7 @@ def _compute_direction(
                 direction[row] += inverse[row, other] * columns[enters, other]
 
 
-@compiled
+@inlined
 def _choose_leaving(direction: Floats, values: Floats, basis: Indices, first: bool) -> int:
     """Return the place whose weight reaches 0 first; -1 if none does."""
     chosen, least = -1, np.inf
@@ -152,7 +152,7 @@ def _choose_leaving(direction: Floats, values: Floats, basis: Indices, first: bo
     return chosen
 
 
-@compiled
+@inlined
 def _pivot(direction: Floats, leaves: int, step: float, inverse: Floats, values: Floats) -> None:
     rows = len(direction)
     for other in range(rows):
