@@ -98,7 +98,7 @@ clean:
 	@sed -En '/^(llvmlite|numba|numpy)==/,/[^\\]$$/p' requirements-demo.lock >.venv/compiler.lock
 	@$(UV) pip sync --python .venv --require-hashes .venv/compiler.lock
 	@echo "Compiling hot loops for this machine while the rest is installed ..."
-	@for helper in 1 2; do PYTHONPATH=src nice $(RUN)/python -m tacit.kernels $$PPID \
+	@for helper in 1 2; do PYTHONPATH=src nice $(RUN)/python -m tacit.kernels $$$$ $$PPID \
 	    demo:answers demo:planning </dev/null >/dev/null 2>&1 & done; \
 	  $(UV) pip sync --python .venv --require-hashes requirements-demo.lock && \
 	  $(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .

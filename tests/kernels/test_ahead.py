@@ -51,9 +51,9 @@ import os, subprocess, sys, time
 from pathlib import Path
 helper, cache = %r, Path(%r)
 installer = '''
-import subprocess, sys, time
+import os, subprocess, sys, time
 from pathlib import Path
-subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]])
+subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid()), sys.argv[2]])
 until = time.monotonic() + 300
 while len(list(Path(sys.argv[3]).rglob("*.nbc"))) < 2 and time.monotonic() < until:
     time.sleep(0.05)
@@ -75,7 +75,7 @@ wanted = {
     "demo:planning": [S("late.total", ("int64[1C]",)), S("sums.total", ("int32[1C]",))],
 }
 needs.find_kernels = lambda features: [kernel for one in features for kernel in wanted[one]]
-sys.argv = ["kernels", sys.argv[1], *wanted]
+sys.argv = ["kernels", sys.argv[1], sys.argv[2], *wanted]
 runpy.run_module("tacit.kernels", run_name="__main__")
 """
 
@@ -156,6 +156,17 @@ def test_kernels_of_a_module_that_is_installed_later_are_compiled_when_it_is_the
         [sys.executable, "-c", program], cwd=tmp_path, env=environment(cache), check=True
     )
     assert kept(cache) == 3
+
+
+def test_a_helper_of_an_installation_ends_when_all_of_it_is_gone(tmp_path: Path) -> None:
+    """Also if the installation had ended before the helper looked for the first time."""
+    (tmp_path / "sums.py").write_text(MODULE)
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    command = [sys.executable, "-c", HELPER, str(gone.pid), str(gone.pid)]
+    env = environment(tmp_path / "cache")
+    subprocess.run(command, cwd=tmp_path, env=env, check=True, timeout=60)
+    assert kept(tmp_path / "cache") == 0
 
 
 def test_collecting_garbage_is_as_often_as_before_once_kernels_are_compiled(

@@ -1,8 +1,8 @@
-"""`python -m tacit.kernels PROCESS [FEATURE...]`: help a process to compile kernels.
+"""`python -m tacit.kernels PARENT [ANCESTOR FEATURE...]`: help a process to compile kernels.
 
-They are named on standard input, and the process is the parent. With features, they are the kernels
-of runs with one of these, and the process is an ancestor: so `make demo` compiles as soon as Numba
-is there, while everything else is being installed, and until the demo has ended.
+They are named on standard input. With features, they are the kernels of runs with one of these, and
+help goes on until an ancestor of the parent has ended: so `make demo` compiles as soon as Numba is
+there, while everything else is being installed, and until the demo has ended.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from tacit.kernels.ahead import KernelSignature, help_compile, help_install
 from tacit.kernels.needs import find_kernels
 
 if __name__ == "__main__":
-    process, features = int(sys.argv[1]), sys.argv[2:]
-    if features:
-        help_install([kernel for one in features for kernel in find_kernels({one})], process)
+    parent, *more = sys.argv[1:]
+    if more:
+        ancestor, *features = more
+        wanted = [kernel for one in features for kernel in find_kernels({one})]
+        help_install(wanted, int(parent), int(ancestor))
     else:
         wanted = [KernelSignature.of(one) for one in json.load(sys.stdin)]
-        help_compile(wanted, lambda: os.getppid() == process)
+        help_compile(wanted, lambda: os.getppid() == int(parent))

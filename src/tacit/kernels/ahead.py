@@ -133,13 +133,12 @@ def help_compile(wanted: Sequence[KernelSignature], is_needed: Callable[[], bool
                 kernel.compile(wait=False)
 
 
-def help_install(wanted: Sequence[KernelSignature], ancestor: int) -> None:
+def help_install(wanted: Sequence[KernelSignature], installer: int, ancestor: int) -> None:
     """Compile kernels while packages are installed, and go on until an ancestor process ends.
 
-    The packages are complete when the parent process, which installs them, has ended. Only then
-    are kernels compiled whose modules could not be imported before.
+    The packages are complete when the installer, the parent process, has ended; it may have ended
+    already. Only then are kernels compiled whose modules could not be imported before.
     """
-    installer = os.getppid()
 
     def is_needed() -> bool:
         return os.getppid() == installer or _is_running(ancestor)
