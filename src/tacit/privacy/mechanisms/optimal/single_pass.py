@@ -38,8 +38,8 @@ _UNKNOWN = -1
 _FIRST_SHARE = 1.25
 """Random bytes for each subject and component at first: a draw nearly always needs one."""
 _MOST_FAILURES = 6
-_FEWEST = 4096
-"""A thread takes at least so many subjects and windows."""
+_FEWEST = 1 << 16
+"""A thread takes at least so many subjects and windows: for fewer it takes longer to start."""
 
 
 class _Components(NamedTuple):
