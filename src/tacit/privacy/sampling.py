@@ -275,7 +275,8 @@ def add_symbols(
     """Draw from each row, and add the symbol to the code at its place.
 
     Random bytes are taken from number `used` on; there must be eight for each row. Return the
-    number of the next one.
+    number of the next one. The loop is not shared with `_look_up`: passing arrays to a common step
+    for each draw took three times as long.
     """
     for n in range(len(rows)):
         row = np.uint64(rows[n])  # an unsigned index cannot count from the end: fewer comparisons

@@ -41,7 +41,7 @@ def _start() -> None:
         from pyflink.java_gateway import get_gateway
 
         get_gateway()
-    except Exception:  # whoever needs the gateway starts it again, and sees the error
+    except Exception:  # PyFlink starts it again where it is needed, and reports the error
         return
     finally:
         if given is not None:

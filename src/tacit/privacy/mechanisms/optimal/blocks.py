@@ -174,7 +174,7 @@ class ComponentChannels:
     @cached_property
     def _parts(self) -> _PartTables:
         parts, changes = self.component.parts, self.component.changes
-        variables = {part.variables: number for number, part in enumerate(parts)}
+        variables = list(dict.fromkeys(part.variables for part in parts))
         kinds = {own: number for number, own in enumerate(variables)}
         used = {own: sum(1 << variable for variable in own) for own in variables}
         touching = {
@@ -185,7 +185,7 @@ class ComponentChannels:
             np.array([number for part in parts for number in part.cofactors], np.int64),
             np.cumsum([0, *(len(part.cofactors) for part in parts[:-1])]),
             np.array([kinds[part.variables] for part in parts], np.int64),
-            tuple(kinds),
+            tuple(variables),
             [used[part.variables] for part in parts],
             [touching[part.variables] for part in parts],
         )

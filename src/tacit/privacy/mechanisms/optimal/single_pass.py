@@ -38,6 +38,7 @@ _UNKNOWN = -1
 _FIRST_SHARE = 1.25
 """Random bytes for each subject and component at first: a draw nearly always needs one."""
 _MOST_FAILURES = 6
+"""After so many failures in a row, the number of calls until the next attempt grows no more."""
 _FEWEST = 1 << 16
 """A thread takes at least so many subjects and windows: for fewer it takes longer to start."""
 
@@ -129,8 +130,8 @@ class SinglePass:
         self._sizes: list[tuple[int, int]] = []
         self._tables: tuple[_Components, _Entries] | None = None
         self._failures = 0
-        self._calls = 0
-        """How many calls to leave out, since the usual case was not met of late."""
+        self._calls_to_skip = 0
+        """How many calls are answered in single steps before the next attempt."""
 
     def run(
         self,
@@ -145,9 +146,13 @@ class SinglePass:
         Return the symbols, or None if this is not the usual case. Whether it is depends only on
         public events; symbols that were drawn until then are forgotten.
         """
-        tables = self._find_tables(len(bits) * slots) if self._usable and not self._calls else None
+        if not self._usable:
+            return None
+        if self._calls_to_skip:
+            self._calls_to_skip -= 1
+            return None
+        tables = self._find_tables(len(bits) * slots)
         if tables is None:
-            self._calls = max(0, self._calls - 1)
             return None
         numbers = np.empty((len(self._contexts), len(bits) * slots), np.int32)
         codes = np.empty_like(numbers)
@@ -176,7 +181,7 @@ class SinglePass:
         edges = pairwise(np.linspace(0, units, stretches + 1).astype(int).tolist())
         if min(workers.run([partial(draw, *edge) for edge in edges])) < 0:
             self._failures = min(self._failures + 1, _MOST_FAILURES)
-            self._calls = 2**self._failures - 1
+            self._calls_to_skip = 2**self._failures - 1
             return None
         self._failures = 0
         for one in self._contexts:
