@@ -29,6 +29,7 @@ from tacit.windows.clock import (
 )
 from tacit.windows.panes import Panes, choose_capacity
 from tacit.windows.runs import NO_EXTENTS, RunExtents
+from tests.longer import longer
 from tests.windows.codes import encode
 
 SUBJECTS = 5
@@ -177,7 +178,7 @@ def test_verdicts_windows_and_schedule_follow_the_rules_however_input_is_cut(
 
 
 @pytest.mark.parametrize("odd", [0, 4, 40])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *longer(1, 2, 3)])
 def test_long_batches_of_settled_subjects_follow_the_rules(odd: int, seed: int) -> None:
     """Most runs of tuples lie in one window, some in two; and some tuples are not taken."""
     rng, count, since = np.random.default_rng(seed), 6000, [NONE] * SUBJECTS

@@ -147,7 +147,8 @@ class TextInterner:
         self._bytes = np.empty(16 * _LEAST, np.uint8)
         self._ends = np.zeros(_LEAST + 1, np.int64)
         self._hashes = np.empty(_LEAST, np.uint64)
-        self._table = np.zeros(2 * _LEAST, np.uint64)
+        # Four places for each name: more of them are found at the first place.
+        self._table = np.zeros(4 * _LEAST, np.uint64)
         self._count = 0
 
     def __len__(self) -> int:

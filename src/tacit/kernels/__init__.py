@@ -21,10 +21,23 @@ KERNELS: Final[dict[str, Any]] = {}
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a loop over arrays on first use and store the result on disk."""
+    return _compile(function, {})
+
+
+def lean(function: Callable[P, R]) -> Callable[P, R]:
+    """Do the same for a loop that makes no arrays and calls only lean and inlined functions.
+
+    Then references to arrays need not be counted. Otherwise each step of an inner loop that takes
+    arrays or slices counts them up and down, which can take many times as long as the step.
+    """
+    return _compile(function, {"_nrt": False})
+
+
+def _compile(function: Callable[P, R], options: dict[str, Any]) -> Callable[P, R]:
     # Nothing calls a kernel through a C function pointer, so that wrapper is not compiled.
-    options: Any = {"nogil": True, "no_cfunc_wrapper": True}
-    kernel: Any = numba.njit(**options)(function)
-    kernel._cache = KernelCache(function)
+    usual: Any = {"nogil": True, "no_cfunc_wrapper": True}
+    kernel: Any = numba.njit(**usual, **options)(function)
+    kernel._cache = KernelCache(kernel)
     resolve = kernel.get_call_template
 
     def resolve_call(args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:

@@ -76,12 +76,15 @@ class _Kernel:
     def can_be_kept(self) -> bool:
         return self.dispatcher._cache.cache_path is not None
 
+    @property
+    def is_taken(self) -> bool:
+        return bool(self.dispatcher._cache.is_taken(self.types, self.dispatcher.targetctx))
+
     def compile(self, *, wait: bool) -> None:
         """Compile or load it; without `wait`, skip it if another process compiles it."""
-        dispatcher = self.dispatcher
-        if wait or not dispatcher._cache.is_taken(self.types, dispatcher.targetctx):
+        if wait or not self.is_taken:
             try:
-                dispatcher.compile(self.types)
+                self.dispatcher.compile(self.types)
             except NumbaError:  # the recorded types are outdated
                 release_all()
 
@@ -112,8 +115,14 @@ def compile_ahead(
 def compile_beside(
     wanted: Sequence[KernelSignature], *, helpers: int | None = None
 ) -> Iterator[None]:
-    """Let helpers compile kernels while this process does something else."""
-    with _run_helpers([signature for signature, _ in _find_missing(wanted)], helpers):
+    """Let helpers compile kernels while this process does something else.
+
+    A process that compiles one of them already, such as the helper of `make demo`, counts as one.
+    """
+    missing = _find_missing(wanted)
+    if helpers is None:
+        helpers = max(_count_helpers() - sum(kernel.is_taken for _, kernel in missing), 0)
+    with _run_helpers([signature for signature, _ in missing], helpers):
         yield
 
 
@@ -194,7 +203,7 @@ def _find_missing(wanted: Sequence[KernelSignature]) -> list[tuple[KernelSignatu
 def _run_helpers(wanted: Sequence[KernelSignature], helpers: int | None) -> Iterator[None]:
     """Run helper processes until the block ends: one for each other processor, or fewer."""
     if helpers is None:
-        helpers = min(_count_processors() - 1, _MOST_HELPERS)
+        helpers = _count_helpers()
     helpers = min(helpers, len(wanted) // _WORTHWHILE) if sys.executable else 0
     task = json.dumps([one.as_json() for one in wanted]).encode()
     processes = []
@@ -225,6 +234,10 @@ def _run_helpers(wanted: Sequence[KernelSignature], helpers: int | None) -> Iter
                 process.wait(_END_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _count_helpers() -> int:
+    return min(_count_processors() - 1, _MOST_HELPERS)
 
 
 def _count_processors() -> int:

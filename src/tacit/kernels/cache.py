@@ -12,7 +12,7 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from hashlib import sha256
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Final, cast
 
-from numba.core import compiler, serialize
+from numba.core import compiler, runtime, serialize
 
 from tacit.kernels.folders import CacheFolders, find_cache_folders
 from tacit.kernels.locks import KernelLock
@@ -29,6 +29,7 @@ from tacit.kernels.stamp import compute_stamp
 _LOG: Final = logging.getLogger(__name__)
 _COMPILER: Final[Any] = compiler
 _SERIALIZE: Final[Any] = serialize
+_RUNTIME: Final[Any] = runtime
 _DIGEST: Final = 32
 """The bytes of the digest in front of the content."""
 _STALE: Final = 7 * 86_400
@@ -38,8 +39,9 @@ _STALE: Final = 7 * 86_400
 class KernelCache:
     """The cache of one kernel, with the interface that Numba's dispatchers need."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = cast("FunctionType", function)
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._function = cast("FunctionType", kernel.py_func)
         self._locks: dict[str, KernelLock] = {}
 
     @property
@@ -53,7 +55,9 @@ class KernelCache:
         After None the caller compiles it. Until it has saved the result, other processes that need
         the same kernel wait.
         """
-        context.refresh()
+        # What Numba needs to compile is not loaded here: it takes a third of a second, and Numba
+        # loads it when it compiles.
+        _RUNTIME.rtsys.initialize(context)
         name = self._name(signature, context.codegen())
         found = self._load(name, context)
         if found is None and self._take_lock(name):
@@ -110,7 +114,7 @@ class KernelCache:
     @cached_property
     def _stamp(self) -> str:
         # On first use: a kernel may use a constant that is defined after it.
-        return compute_stamp(self._function)[:16]
+        return compute_stamp(self._kernel)[:16]
 
     @cached_property
     def _title(self) -> str:

@@ -39,8 +39,8 @@ _SETTINGS: Final = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DE
 """Settings of Numba that change the compiled code."""
 
 
-def compute_stamp(function: FunctionType) -> str:
-    """Hash everything that affects the compiled code of a function."""
+def compute_stamp(function: Any) -> str:
+    """Hash everything that affects the compiled code of a function or kernel."""
     digest = sha256(_describe_environment().encode())
     for part in _describe(function, set()):
         digest.update(part.encode())
@@ -58,8 +58,11 @@ def _describe_environment() -> str:
 
 def _describe(value: Any, seen: set[int]) -> Iterator[str]:
     """Describe a value; `seen` are the functions that are already described."""
-    if getattr(value, "targetoptions", {}).get("inline") == "always":
+    options = getattr(value, "targetoptions", {})
+    if options.get("inline") == "always":
         yield "inlined"
+    if options.get("_nrt") is False:
+        yield "lean"
     value = getattr(value, "py_func", getattr(value, "_defn", value))  # a kernel, an intrinsic
     if isinstance(value, FunctionType):
         yield f"function {value.__module__}.{value.__qualname__}"

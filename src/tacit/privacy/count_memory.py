@@ -298,7 +298,7 @@ class CountFilter:
         )
 
     def read(self, array: NDArray[Any] | None) -> FilterState:
-        """Read a state; start anew if there is none for these groups."""
+        """Read a state; start from the beginning if there is none for these groups."""
         models, groups = self._kept.shape
         fields = len(FilterState._fields) - 1
         if array is None or array.shape != (fields * models + 1, groups):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.kernels import compiled
+from tacit.kernels import lean
 
 _FREE = -1
 _NARROW = 12
@@ -64,19 +64,19 @@ class KeyTable:
             _insert(self.known, len(self.known) - len(keys), self._table)
 
 
-@compiled
+@lean
 def _mix(mixed: np.uint64, word: np.uint64) -> np.uint64:
     mixed = (mixed ^ word) * np.uint64(0xBF58476D1CE4E5B9)
     return mixed ^ (mixed >> np.uint64(29))
 
 
-@compiled
+@lean
 def _finish(mixed: np.uint64) -> np.uint64:
     mixed *= np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(32))
 
 
-@compiled
+@lean
 def _hash(key: NDArray[np.uint64]) -> np.uint64:
     mixed = _SEED
     for word in range(len(key)):
@@ -84,7 +84,7 @@ def _hash(key: NDArray[np.uint64]) -> np.uint64:
     return _finish(mixed)
 
 
-@compiled
+@lean
 def _same(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> bool:
     different = np.uint64(0)
     for word in range(len(left)):
@@ -92,7 +92,7 @@ def _same(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> bool:
     return bool(different == 0)
 
 
-@compiled
+@lean
 def _find(
     keys: NDArray[np.uint64],
     known: NDArray[np.uint64],
@@ -109,7 +109,7 @@ def _find(
         found[i] = number
 
 
-@compiled
+@lean
 def _find_direct(
     keys: NDArray[np.uint64], direct: NDArray[np.int32], found: NDArray[np.int32]
 ) -> None:
@@ -117,7 +117,7 @@ def _find_direct(
         found[i] = direct[keys[i]]
 
 
-@compiled
+@lean
 def find_keys(
     words: NDArray[np.uint64],
     shift: np.uint64,
@@ -138,7 +138,7 @@ def find_keys(
         found[i] = number
 
 
-@compiled
+@lean
 def _insert(known: NDArray[np.uint64], first: int, table: NDArray[np.int32]) -> None:
     mask = np.uint64(len(table) - 1)
     for number in range(first, len(known)):

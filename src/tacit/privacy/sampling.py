@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PrivacyError
-from tacit.kernels import compiled
+from tacit.kernels import compiled, lean
 from tacit.privacy.channels import Channel
 from tacit.privacy.randomness import RandomSource
 
@@ -89,11 +89,20 @@ class Sampler:
         done = 0
         while done < len(flat):
             left = len(flat) - done
-            octets = self.source.draw_octets(min(_BLOCK, 8 * left, 8 + self._expect_octets(left)))
+            octets = self.draw_octets(left)
             done = _look_up(flat, drawn, done, octets, self._guide, self._sums, self._shifts)
             if done == _NO_ROW:
                 raise PrivacyError(f"the rows to draw from must be between 0 and {self.rows - 1}")
         return symbols
+
+    def draw_octets(self, draws: int, least: int = 1) -> NDArray[np.uint8]:
+        """Draw the random bytes that some draws probably need, or those of a part of them.
+
+        They are enough for at least the first `least` draws.
+        """
+        return self.source.draw_octets(
+            min(_BLOCK, 8 * draws, 8 * least + self._expect_octets(draws))
+        )
 
     def _expect_octets(self, draws: int) -> int:
         """Return about how many random bytes some draws need: nearly always one each.
@@ -152,7 +161,7 @@ def _threshold(channel: Channel) -> tuple[int, np.uint64]:
     return channel.bits - zeros, np.uint64(flips << (64 - channel.bits))
 
 
-@compiled
+@lean
 def _flip(
     words: NDArray[np.uint64],
     flipped: NDArray[np.uint64],
@@ -234,7 +243,7 @@ def _guide(sums: NDArray[np.uint64], shifts: NDArray[np.uint64]) -> NDArray[np.i
     return guide
 
 
-@compiled
+@lean
 def _look_up(
     rows: NDArray[np.int64],
     symbols: NDArray[np.int32],
@@ -252,7 +261,7 @@ def _look_up(
             return _NO_ROW
         symbol = np.int32(guide[row, octets[used]])
         if symbol == _OPEN:
-            symbol = _decide(octets[used : used + 8], sums[row], shifts[row])
+            symbol = decide(octets[used : used + 8], sums[row], shifts[row])
             used += 8
         else:
             used += 1
@@ -261,7 +270,7 @@ def _look_up(
     return done
 
 
-@compiled
+@lean
 def add_symbols(
     rows: NDArray[np.int64],
     places: NDArray[np.uint64],
@@ -282,7 +291,7 @@ def add_symbols(
         row = np.uint64(rows[n])  # an unsigned index cannot count from the end: fewer comparisons
         symbol = np.int32(guide[row, octets[np.uint64(used)]])
         if symbol == _OPEN:
-            symbol = _decide(octets[used : used + 8], sums[row], shifts[row])
+            symbol = decide(octets[used : used + 8], sums[row], shifts[row])
             used += 8
         else:
             used += 1
@@ -290,8 +299,8 @@ def add_symbols(
     return used
 
 
-@compiled
-def _decide(octets: NDArray[np.uint8], sums: NDArray[np.uint64], shift: np.uint64) -> np.int32:
+@lean
+def decide(octets: NDArray[np.uint8], sums: NDArray[np.uint64], shift: np.uint64) -> np.int32:
     """Look a number of eight bytes up among a row's running sums."""
     number = np.uint64(0)
     for place in range(8):

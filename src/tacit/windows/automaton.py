@@ -16,7 +16,7 @@ from tacit.patterns.bits import ChainBits
 from tacit.patterns.lists import ONE, SPREAD, TOP, EventLists
 from tacit.windows.clock import NEVER, NONE, TAKEN
 from tacit.windows.event_buffer import BufferPiece
-from tacit.windows.runs import RUN, find_extent
+from tacit.windows.runs import RUN, count_runs, find_extent, find_run
 
 
 class StreamingAutomaton:
@@ -49,7 +49,8 @@ class StreamingAutomaton:
         """Advance the automata of all windows and slots by these events."""
         _walk(
             piece.slots, piece.times, piece.masks.codes, piece.masks.table, piece.verdicts,
-            self._size, self._relevant, self._steps, self._begin, self._ring,
+            piece.runs, piece.offset, self._size, self._relevant, self._steps, self._begin,
+            self._ring,
         )  # fmt: skip
 
     def pop(
@@ -100,6 +101,8 @@ def _walk(
     codes: NDArray[np.uint8],
     masks: NDArray[np.uint64],
     verdicts: NDArray[np.uint8],
+    runs: NDArray[np.int64],
+    offset: int,
     size: int,
     relevant: np.uint64,
     steps: NDArray[np.uint64],
@@ -108,15 +111,25 @@ def _walk(
 ) -> None:
     all_steps, flat, bits = steps.reshape(-1), ring.reshape(-1), masks.reshape(-1)
     places, looked_up = np.empty(RUN, np.uint64), np.empty(RUN, np.uint64)
-    for run in range(0, len(times), RUN):
-        moments, events = times[run : run + RUN], looked_up[: len(times) - run]
+    by_code, simple = _index_steps(bits, relevant, all_steps, len(codes) > 0)
+    for run in range(count_runs(len(times), offset)):
+        first, stop = find_run(run, len(times), offset)
+        moments, owners, judged = (
+            times[first:stop],
+            slots[first:stop],
+            verdicts[first:stop],
+        )
+        if simple and run < len(runs) and runs[run] != NONE:
+            pane = np.uint64(runs[run] % len(ring) * ring.shape[1])
+            _walk_codes(pane, owners, moments, codes[first:stop], by_code, begin, flat)
+            continue
+        events = looked_up[: stop - first]
         if len(codes):
-            kinds = codes[run : run + RUN]
+            kinds = codes[first:stop]
             for i in range(len(events)):
                 events[i] = bits[kinds[i]]
         else:
-            events = bits[run : run + RUN]
-        owners, judged = slots[run : run + RUN], verdicts[run : run + RUN]
+            events = bits[first:stop]
         refused, earliest, latest = find_extent(moments, judged)
         start = latest // size * size
         late = np.uint64(latest // size % len(ring) * ring.shape[1])
@@ -134,6 +147,48 @@ def _walk(
             entered = ((old << ONE) | begin) & all_steps[step]
             flat[place] = (old & ~all_steps[step + ONE]) | entered
             flat[place + ONE] = np.uint64(time if time > last else np.int64(NEVER))
+
+
+@compiled
+def _index_steps(
+    bits: NDArray[np.uint64], relevant: np.uint64, steps: NDArray[np.uint64], coded: bool
+) -> tuple[NDArray[np.uint64], bool]:
+    """Return for each code: the states that it enters, those that stay, and whether it counts.
+
+    Also returns whether no code has several relevant events.
+    """
+    several = np.uint64(not coded)
+    by_code = np.zeros(3 * (len(bits) if coded else 0), np.uint64)
+    for code in range(len(by_code) // 3):
+        event, own = bits[code] & relevant, by_code[3 * code : 3 * code + 3]
+        several |= event & (event - ONE)
+        own[1] = ~np.uint64(0)
+        if event:
+            step = ((event * SPREAD) >> TOP) << ONE
+            own[0], own[1], own[2] = steps[step], ~steps[step + ONE], ~np.uint64(0)
+    return by_code, several == 0
+
+
+@compiled
+def _walk_codes(
+    pane: np.uint64,
+    slots: NDArray[np.int32],
+    times: NDArray[np.int64],
+    codes: NDArray[np.uint8],
+    by_code: NDArray[np.uint64],
+    begin: np.uint64,
+    flat: NDArray[np.uint64],
+) -> None:
+    """Advance by accepted tuples of one window, with at most one relevant event each."""
+    two = ONE + ONE
+    for i in range(len(slots)):
+        place, time = (pane + np.uint64(slots[i])) << ONE, times[i]
+        code = np.uint64(codes[i]) * np.uint64(3)
+        old, last, counts = flat[place], flat[place + ONE], by_code[code + two]
+        entered = ((old << ONE) | begin) & by_code[code]
+        flat[place] = (old & by_code[code + ONE]) | entered
+        ordered = np.uint64(time if time > np.int64(last) else np.int64(NEVER))
+        flat[place + ONE] = (ordered & counts) | (last & ~counts)
 
 
 @compiled

@@ -7,7 +7,8 @@ are sorted: bucketed by window and slot, then sorted by time inside each bucket.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,16 @@ from tacit.events.masks import EventMasks
 from tacit.kernels import compiled
 from tacit.patterns.lists import EventLists
 from tacit.windows.clock import NONE, TAKEN
-from tacit.windows.runs import RUN
+from tacit.windows.runs import NO_RUNS, RUN, count_runs, find_run
 
 _LARGE = 1 << 16
 """The number of tuples from which on a batch is not copied."""
+_SAMPLE = 1 << 13
+"""It is not copied if at least half of so many tuples at its beginning are relevant."""
 _NEARLY_SORTED = 4
 """The number of moves per tuple after which insertion sort is given up."""
+_BLOCK = 16
+"""The number of tuples in a bucket that are sorted by insertion before blocks are merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,10 @@ class BufferPiece:
     times: NDArray[np.int64]
     masks: EventMasks
     verdicts: NDArray[np.uint8]
+    runs: NDArray[np.int64]
+    """The window that contains all tuples of a run, as in `Verdicts`; NONE if it is not known."""
+    offset: int = 0
+    """How many tuples of its first run are before this piece."""
 
     @classmethod
     def allocate(cls, length: int, words: int) -> BufferPiece:
@@ -43,16 +52,24 @@ class BufferPiece:
             np.empty(length, np.int64),
             EventMasks(np.empty((length, words), np.uint64)),
             np.full(length, TAKEN, np.uint8),
+            NO_RUNS,
         )
 
     def __len__(self) -> int:
         return len(self.times)
 
     def cut(self, begin: int, end: int) -> BufferPiece:
-        """Return the tuples from `begin` to `end`, without copying."""
-        part = slice(begin, end)
+        """Return the tuples from `begin` to `end`, without copying them."""
+        part, first = slice(begin, end), begin + self.offset
+        # A copy, since the clock judges the rest of the last run later.
+        runs = self.runs[first // RUN : -(-(end + self.offset) // RUN)].copy()
         return BufferPiece(
-            self.slots[part], self.times[part], self.masks[part], self.verdicts[part]
+            self.slots[part],
+            self.times[part],
+            self.masks[part],
+            self.verdicts[part],
+            runs,
+            first % RUN,
         )
 
     def freeze(self) -> BufferPiece:
@@ -60,7 +77,7 @@ class BufferPiece:
 
         Writable arrays would make the kernels compile once more.
         """
-        return BufferPiece(freeze(self.slots), freeze(self.times), self.masks, self.verdicts)
+        return replace(self, slots=freeze(self.slots), times=freeze(self.times))
 
 
 class EventBuffer:
@@ -70,25 +87,27 @@ class EventBuffer:
         self._size = size
         self._ordered = ordered
         self._pieces: list[tuple[BufferPiece, int]] = []
-        """The pieces in order of arrival, each with its latest time."""
+        """The pieces in order of arrival, each with the latest window of its tuples."""
         self._room = BufferPiece.allocate(0, len(ordered))
         self._used = 0
         self._from: int = NONE
-        """The start of the first window that was not popped."""
-        self._keys = np.empty(0, np.uint32)
+        """The first window that was not popped."""
+        self._chosen = np.empty((2, 0), np.uint32)
+        """Room for the tuples that are sorted: the number of each in its piece, and its key."""
 
     def add(self, piece: BufferPiece) -> BufferPiece:
         """Add tuples; return those that are buffered, and perhaps some to be skipped."""
         piece = piece.freeze()
-        enough = -(-len(piece) // 2) if len(piece) >= _LARGE else len(piece)
-        relevant, latest = _count_relevant(
-            piece.times, piece.masks.codes, piece.masks.table, piece.verdicts, self._ordered, enough
+        latest = int(
+            _find_latest(piece.times, piece.verdicts, piece.runs, piece.offset, self._size)
         )
+        sample = piece.cut(0, min(len(piece), _SAMPLE))
+        if len(piece) >= _LARGE and 2 * self._count(sample) >= len(sample):
+            self._pieces.append((piece, latest))
+            return piece
+        relevant = self._count(piece)
         if not relevant:
             return piece.cut(0, 0)
-        if len(piece) >= _LARGE and relevant >= enough:
-            self._pieces.append((piece, int(latest)))
-            return piece
         if self._used + relevant > len(self._room):
             self._room, self._used = (
                 BufferPiece.allocate(max(_LARGE, relevant), len(self._ordered)),
@@ -102,9 +121,14 @@ class EventBuffer:
         )  # fmt: skip
         if self._pieces and self._pieces[-1][0].times.base is self._room.times:
             last, before = self._pieces.pop()
-            begin, latest = begin - len(last), max(np.int64(before), latest)
-        self._pieces.append((self._room.cut(begin, self._used).freeze(), int(latest)))
+            begin, latest = begin - len(last), max(before, latest)
+        self._pieces.append((self._room.cut(begin, self._used).freeze(), latest))
         return copy.freeze()
+
+    def _count(self, piece: BufferPiece) -> int:
+        """Return how many accepted tuples are relevant."""
+        masks = piece.masks
+        return int(_count_relevant(masks.codes, masks.table, piece.verdicts, self._ordered))
 
     def pop(
         self, first: int, slots: int, requested: NDArray[np.bool_]
@@ -116,7 +140,7 @@ class EventBuffer:
         """
         some = bool(self._pieces) and bool(requested.any())
         found = self._sort(first, slots, requested) if some else self.no_events()
-        self._from = (first + len(requested) // max(1, slots)) * self._size
+        self._from = first + len(requested) // max(1, slots)
         self._pieces = [piece for piece in self._pieces if piece[1] >= self._from]
         return found
 
@@ -131,23 +155,25 @@ class EventBuffer:
     ) -> tuple[NDArray[np.int64], EventLists]:
         """Sort by window and slot with a counting sort, then each bucket by time."""
         pieces = [piece for piece, _ in self._pieces]
-        ends = np.cumsum([0, *(len(piece) for piece in pieces)])
-        if ends[-1] > len(self._keys):
-            self._keys = np.empty(2 * ends[-1], np.uint32)
-        counts = np.zeros(len(requested) + 1, np.int64)
-        for piece, begin in zip(pieces, ends[:-1], strict=True):
-            _count(
+        most = sum(map(len, pieces))
+        if most > len(self._chosen[0]):
+            self._chosen = np.empty((2, 2 * most), np.uint32)
+        counts = np.zeros(len(requested), np.int64)
+        ends = [0]
+        for piece in pieces:
+            found = _choose(
                 piece.slots, piece.times, piece.masks.codes, piece.masks.table, piece.verdicts,
-                self._ordered, first * self._size, self._size, slots, requested,
-                self._keys[begin:], counts,
+                piece.runs, piece.offset, self._ordered, first, self._size, slots, requested,
+                self._chosen[:, ends[-1] :], counts,
             )  # fmt: skip
+            ends.append(ends[-1] + int(found))
         keys, starts = _to_starts(counts)
         times = allocate(int(starts[-1]), np.int64)
         masks = allocate((int(starts[-1]), len(self._ordered)), np.uint64)
-        for piece, begin in zip(pieces, ends[:-1], strict=True):
+        for piece, (begin, end) in zip(pieces, pairwise(ends), strict=True):
             _fill_buckets(
                 piece.times, piece.masks.codes, piece.masks.table, self._ordered,
-                self._keys[begin:], counts, times, masks,
+                self._chosen[:, begin:end], counts, times, masks,
             )  # fmt: skip
         _sort_each(starts, times, masks)
         return keys, EventLists(starts, times, masks)
@@ -157,13 +183,15 @@ class EventBuffer:
         parts = [self._room.cut(0, 0)]
         for piece, _ in self._pieces:
             masks = piece.masks.dense & self._ordered
-            relevant = masks.any(axis=1) & (piece.verdicts == TAKEN) & (piece.times >= self._from)
+            waiting = piece.times // self._size >= self._from
+            relevant = masks.any(axis=1) & (piece.verdicts == TAKEN) & waiting
             parts.append(
                 BufferPiece(
                     piece.slots[relevant],
                     piece.times[relevant],
                     EventMasks(masks[relevant]),
                     piece.verdicts[:0],
+                    NO_RUNS,
                 )
             )
         return {
@@ -182,45 +210,47 @@ class EventBuffer:
                 times,
                 EventMasks(np.array(state["masks"], np.uint64)),
                 np.full(len(times), TAKEN, np.uint8),
+                NO_RUNS,
             )
         )
 
 
 @compiled
-def _count_relevant(
+def _find_latest(
     times: NDArray[np.int64],
+    verdicts: NDArray[np.uint8],
+    runs: NDArray[np.int64],
+    offset: int,
+    size: int,
+) -> np.int64:
+    """Return the latest window of accepted tuples; NONE if there are none."""
+    latest = np.int64(NONE)
+    for run in range(count_runs(len(times), offset)):
+        if run < len(runs) and runs[run] != NONE:
+            latest = max(latest, runs[run])
+            continue
+        begin, end = find_run(run, len(times), offset)
+        moments, judged, last = times[begin:end], verdicts[begin:end], np.int64(NONE)
+        for i in range(len(moments)):
+            last = max(last, moments[i] if judged[i] == TAKEN else np.int64(NONE))
+        if last != NONE:
+            latest = max(latest, last // size)
+    return latest
+
+
+@compiled
+def _count_relevant(
     codes: NDArray[np.uint8],
     masks: NDArray[np.uint64],
     verdicts: NDArray[np.uint8],
     ordered: NDArray[np.uint64],
-    enough: int,
-) -> tuple[int, np.int64]:
-    """Return how many accepted tuples have one of these types, and the latest accepted time.
-
-    It stops counting where there are `enough`.
-    """
+) -> int:
+    """Return how many accepted tuples have one of these types."""
     relevant = np.uint64(0)
-    if len(codes):
-        wanted = np.empty(len(masks), np.uint8)
-        for code in range(len(masks)):
-            wanted[code] = _is_relevant(masks, code, ordered)
-        for begin in range(0, len(codes), RUN):
-            kinds, judged = codes[begin : begin + RUN], verdicts[begin : begin + RUN]
-            for i in range(len(kinds)):
-                relevant += np.uint64(wanted[kinds[i]] & (judged[i] == TAKEN))
-            if relevant >= np.uint64(enough):
-                break
-    elif len(ordered) == 1:
-        only = masks.reshape(-1)
-        for i in range(len(only)):
-            relevant += np.uint64(((only[i] & ordered[0]) != 0) & (verdicts[i] == TAKEN))
-    else:
-        for i in range(len(masks)):
-            relevant += np.uint64(_is_relevant(masks, i, ordered) & (verdicts[i] == TAKEN))
-    latest = np.int64(NONE)
-    for i in range(len(times)):
-        latest = max(latest, times[i] if verdicts[i] == TAKEN else np.int64(NONE))
-    return int(relevant), latest
+    for i in range(len(verdicts)):
+        row = np.int64(codes[i]) if len(codes) else i
+        relevant += np.uint64(_is_relevant(masks, row, ordered) & (verdicts[i] == TAKEN))
+    return int(relevant)
 
 
 @compiled
@@ -257,51 +287,62 @@ def _copy_relevant(
 
 
 @compiled
-def _count(
+def _choose(
     slots: NDArray[np.int32],
     times: NDArray[np.int64],
     codes: NDArray[np.uint8],
     masks: NDArray[np.uint64],
     verdicts: NDArray[np.uint8],
+    runs: NDArray[np.int64],
+    offset: int,
     ordered: NDArray[np.uint64],
-    start: int,
+    first: int,
     size: int,
     width: int,
     requested: NDArray[np.bool_],
-    keys: NDArray[np.uint32],
+    chosen: NDArray[np.uint32],
     counts: NDArray[np.int64],
-) -> None:
-    """Write each tuple's window and slot as one key, the greatest for tuples not requested."""
-    nothing = np.uint64(len(requested))
-    span = np.uint64(len(requested) // width * size)
+) -> np.uint64:
+    """Choose the tuples that are requested; write their numbers and keys, and count them.
+
+    A key is the window and the slot as one number. Returns how many tuples were chosen.
+    """
+    found, numbers, keys = np.uint64(0), chosen[0], chosen[1]
+    windows, start = len(requested) // width, first * size
+    span = np.uint64(windows * size)
     window_start, window_key = np.int64(start), np.uint64(0)
-    for i in range(len(times)):
-        key = nothing
-        within = np.uint64(times[i] - start) < span
-        row = np.int64(codes[i]) if len(codes) else i
-        if within and verdicts[i] == TAKEN and _is_relevant(masks, row, ordered):
+    for run in range(count_runs(len(times), offset)):
+        known = run < len(runs) and runs[run] != NONE
+        if known and not first <= runs[run] < first + windows:
+            continue
+        begin, end = find_run(run, len(times), offset)
+        for i in range(np.uint64(begin), np.uint64(end)):
             if np.uint64(times[i] - window_start) >= np.uint64(size):
+                if np.uint64(times[i] - start) >= span:
+                    continue
                 window = (times[i] - start) // size
                 window_start, window_key = start + window * size, np.uint64(window * width)
+            if verdicts[i] != TAKEN:
+                continue
             key = window_key + np.uint64(slots[i])
-            key = key if requested[key] else nothing
-        keys[np.uint64(i)] = np.uint32(key)
-        counts[key] += 1
+            row = np.int64(codes[i]) if len(codes) else np.int64(i)
+            if requested[key] and _is_relevant(masks, row, ordered):
+                numbers[found], keys[found] = np.uint32(i), np.uint32(key)
+                found += np.uint64(1)
+                counts[key] += 1
+    return found
 
 
 @compiled
 def _to_starts(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Turn counts into the beginnings of buckets; return the nonempty buckets and their starts.
-
-    The last count is that of tuples that are not requested.
-    """
+    """Turn counts into the beginnings of buckets; return the nonempty buckets and their starts."""
     filled = 0
-    for number in range(len(counts) - 1):
+    for number in range(len(counts)):
         filled += counts[number] > 0
     keys = np.empty(filled, np.int64)
     starts = np.empty(filled + 1, np.int64)
     bucket, total = np.uint64(0), np.int64(0)
-    for number in range(len(counts) - 1):
+    for number in range(len(counts)):
         count = counts[number]
         if count > 0:
             keys[bucket], starts[bucket] = number, total
@@ -318,52 +359,64 @@ def _fill_buckets(
     codes: NDArray[np.uint8],
     masks: NDArray[np.uint64],
     ordered: NDArray[np.uint64],
-    keys: NDArray[np.uint32],
+    chosen: NDArray[np.uint32],
     places: NDArray[np.int64],
     to_times: NDArray[np.int64],
     to_masks: NDArray[np.uint64],
 ) -> None:
-    """Write tuples into their buckets."""
-    nothing = np.uint64(len(places) - 1)
-    for i in range(len(times)):
-        key = np.uint64(keys[np.uint64(i)])
-        if key == nothing:
-            continue
+    """Write the chosen tuples into their buckets."""
+    numbers, keys = chosen[0], chosen[1]
+    for n in range(len(numbers)):
+        i, key = np.uint64(numbers[n]), np.uint64(keys[n])
         place = np.uint64(places[key])
         places[key] += 1
         to_times[place] = times[i]
-        row = np.int64(codes[i]) if len(codes) else i
+        row = np.int64(codes[i]) if len(codes) else np.int64(i)
         for word in range(len(ordered)):
             to_masks[place, word] = masks[row, word] & ordered[word]
 
 
 @compiled
 def _merge_sort(times: NDArray[np.int64], masks: NDArray[np.uint64], begin: int, end: int) -> None:
-    """Sort a bucket by time, stably."""
+    """Sort a bucket by time, stably: short blocks by insertion, then merge them without branches.
+
+    Times move with their places; masks are moved once, at the end.
+    """
     # Numba takes longer to compile NumPy's sorts than everything else here.
-    words = masks.shape[1]
-    spare_times = np.empty(end - begin, np.int64)
-    spare_masks = np.empty((end - begin, words), np.uint64)
-    width = 1
-    while width < end - begin:
-        for left in range(begin, end, 2 * width):
-            middle, right = min(left + width, end), min(left + 2 * width, end)
-            one, two = left, middle
-            for place in range(left - begin, right - begin):
-                if two == right or (one < middle and times[one] <= times[two]):
-                    source = one
-                    one += 1
-                else:
-                    source = two
-                    two += 1
-                spare_times[place] = times[source]
-                for word in range(words):
-                    spare_masks[place, word] = masks[source, word]
-        for place in range(end - begin):
-            times[begin + place] = spare_times[place]
-            for word in range(words):
-                masks[begin + place, word] = spare_masks[place, word]
+    length, words = end - begin, masks.shape[1]
+    moments, places = times[begin:end].copy(), np.arange(length)
+    for block in range(0, length, _BLOCK):
+        for i in range(block + 1, min(block + _BLOCK, length)):
+            moment, at = moments[i], i
+            while at > block and moments[at - 1] > moment:
+                moments[at], places[at] = moments[at - 1], places[at - 1]
+                at -= 1
+            moments[at], places[at] = moment, i
+    merged, origins = np.empty_like(moments), np.empty_like(places)
+    width = _BLOCK
+    while width < length:
+        for left in range(0, length, 2 * width):
+            middle, right = min(left + width, length), min(left + 2 * width, length)
+            one, two, to = left, middle, left
+            while one < middle and two < right:
+                first = moments[one] <= moments[two]
+                merged[to] = moments[one] if first else moments[two]
+                origins[to] = places[one] if first else places[two]
+                one += first
+                two += not first
+                to += 1
+            for rest in range(one, middle):
+                merged[to + rest - one], origins[to + rest - one] = moments[rest], places[rest]
+            for rest in range(two, right):
+                merged[rest], origins[rest] = moments[rest], places[rest]
+        moments, merged = merged, moments
+        places, origins = origins, places
         width *= 2
+    before = masks[begin:end].copy()
+    for i in range(length):
+        times[begin + i] = moments[i]
+        for word in range(words):
+            masks[begin + i, word] = before[places[i], word]
 
 
 @compiled

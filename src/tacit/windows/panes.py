@@ -195,7 +195,7 @@ class Panes:
             # Small pieces: a core that has more to do takes fewer of them.
             run_in_threads(calls, threads)
             return
-        piece = BufferPiece(slots, times, masks, each).cut(begin, end)
+        piece = BufferPiece(slots, times, masks, each, runs).cut(begin, end)
         calls = [partial(self._advance, piece), partial(place, begin, end, self.size, self._ring)]
         if parallel:
             self._workers.run(calls)

@@ -12,6 +12,8 @@ from tacit.events.columns import freeze
 from tacit.kernels import compiled
 
 RUN: Final = 1024
+NO_RUNS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
+"""The windows of runs, where none are known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +38,18 @@ class RunExtents:
 
 NO_EXTENTS: Final = RunExtents(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
 """Nothing is measured yet."""
+
+
+@compiled
+def count_runs(length: int, offset: int) -> int:
+    """Return how many runs some tuples are in; the first has `offset` tuples before them."""
+    return -(-(length + offset) // RUN)
+
+
+@compiled
+def find_run(run: int, length: int, offset: int) -> tuple[int, int]:
+    """Return the first tuple of a run, and the first one after it."""
+    return max(0, run * RUN - offset), min((run + 1) * RUN - offset, length)
 
 
 @compiled

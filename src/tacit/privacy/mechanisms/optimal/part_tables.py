@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.kernels import compiled
+from tacit.kernels import compiled, lean
 from tacit.privacy.components import Component
 
 Bits = NDArray[np.bool_]
@@ -149,7 +149,7 @@ def _extract(numbers: Whole, places: Sequence[int]) -> Whole:
     return found
 
 
-@compiled
+@lean
 def holds(cofactor: int, signals: Words) -> bool:
     """Return the value of a cofactor: 0 is false, 1 true, and others are signals."""
     if cofactor < 2:
@@ -220,7 +220,7 @@ def _tabulate(
     return found
 
 
-@compiled
+@lean
 def part_probability(
     part: int,
     signals: Words,

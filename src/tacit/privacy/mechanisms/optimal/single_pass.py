@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.kernels import compiled, inlined
+from tacit.kernels import inlined, lean
 from tacit.kernels.threads import Workers
 from tacit.patterns.booleans import spread_square, transpose_square
 from tacit.privacy.components import Question
@@ -160,7 +160,14 @@ class SinglePass:
 
         def draw(unit: int, last: int) -> int:
             """Draw for the words of subjects up to the last; random bytes are asked for at need."""
-            share = _FIRST_SHARE
+            share, number = _FIRST_SHARE, len(self._contexts)
+            room: tuple[Any, ...] = (
+                np.empty((3, _WORD), np.uint64),
+                np.empty((number, _WORD), np.int64),
+                np.empty(_WORD, np.int64),
+                np.empty(_WORD, np.float64),
+                np.empty(number, np.int64),
+            )
             while 0 <= unit < last:
                 size = _WORD * _LONGEST + int(share * _WORD * (last - unit))
                 octets = [source.draw_octets(size) for _ in self._contexts]
@@ -172,6 +179,7 @@ class SinglePass:
                     last,
                     np.stack(octets),
                     *given,
+                    *room,
                 )
                 share = _LONGEST
             return unit
@@ -263,7 +271,7 @@ def _find_begins(arrays: Sequence[NDArray[np.generic]]) -> Whole:
     return np.cumsum([0, *map(len, arrays)])[:-1]
 
 
-@compiled
+@lean
 def _draw(
     bits: Columns,
     columns: Whole,
@@ -301,18 +309,22 @@ def _draw(
     numbers: NDArray[np.int32],
     codes: NDArray[np.int32],
     result: NDArray[np.uint64],
+    words: NDArray[np.uint64],
+    entries: NDArray[np.int64],
+    drawn_from: Whole,
+    likely: NDArray[np.float64],
+    used: Whole,
 ) -> int:
     """Draw and decode from a word of subjects on, while enough random bytes are left.
 
-    Return the number of the first word that is not done.
+    Return the number of the first word that is not done. `words`, `entries`, `drawn_from` and
+    `likely` have room for a word of subjects, and `used` for each component.
     """
     one = np.uint64(1)
-    square, decoded = np.empty(_WORD, np.uint64), np.empty(_WORD, np.uint64)
-    entries = np.empty((len(numbers), _WORD), np.int64)
-    drawn_from, places = np.empty(_WORD, np.int64), np.empty(_WORD, np.uint64)
-    likely = np.empty(_WORD, np.float64)
-    used = np.zeros(len(numbers), np.int64)
-    while unit < last and used.max() + _WORD * _LONGEST <= octets.shape[1]:
+    square, decoded, places = words[0], words[1], words[2]
+    used[:] = 0
+    most = 0
+    while unit < last and most + _WORD * _LONGEST <= octets.shape[1]:
         window, word = unit // bits.shape[2], unit % bits.shape[2]
         first = window * slots + _WORD * word
         count = min(_WORD, slots - _WORD * word)
@@ -334,7 +346,10 @@ def _draw(
                     own[i] = keys[np.uint64(place) + ((square[i] >> begin) & mask)]
             else:
                 find_keys(square[:count], begin, mask, keys[place:], largest, known[context:], own)
-            if own.min() < 0:
+            least = np.int32(0)
+            for i in range(count):
+                least = min(least, own[i])
+            if least < 0:
                 return _UNKNOWN
             begin += width
             wide = value_bits[component]
@@ -360,6 +375,7 @@ def _draw(
                 sums,
                 shifts,
             )
+            most = max(most, used[component])
             found = entries[component]
             entry0, chance0 = first_entry[component], first_chance[component]
             codes0, parts0 = codes_of[component], widths[component]

@@ -33,6 +33,7 @@ from tacit.privacy.mechanisms.optimal.memory.transitions import (
     divide_week,
 )
 from tacit.privacy.mechanisms.optimal.part_tables import PartTables
+from tacit.privacy.sampling import Sampler
 
 Bits = NDArray[np.bool_]
 Arrays = Mapping[str, NDArray[Any]]
@@ -149,13 +150,13 @@ class BeliefFilter:
         self.transitions = transitions
         self.tables = tables
         self.joint = transitions.joint
-        self.eight = self.joint and transitions.values == LANES
-        """Whether chains have eight values each: there are kernels for that."""
+        self.few = self.joint and transitions.values <= LANES
+        """Whether chains have at most eight values: there are kernels for that."""
         component = tables.component
         every = range(len(component.variables))
         blocks = [tuple(every)] if self.joint else [(variable,) for variable in every]
         self.parts = PartTables(component, blocks)
-        self._weights = transitions.weights.astype(np.float32)
+        self._changing: Given = transitions.weights.astype(np.float32), SWITCH
         self._start = pad_lanes(transitions.start, tables.width)
         self._at_slot: dict[int, Singles] = {}
         edges = np.ceil(np.array(transitions.layout.edges) * WHOLE)
@@ -218,7 +219,7 @@ class BeliefFilter:
         `tables` are transitions in this part of the week that were learned since. If `contexts`
         are given, other threads may do the same for other subjects.
         """
-        layout, slot, flat = self.layout, self.find_slot(hour), self.tables
+        slot, flat = self.find_slot(hour), self.tables
         if contexts is None:
             contexts = flat.find_contexts(signals)
         rows, chains, _ = state.beliefs.shape
@@ -227,33 +228,22 @@ class BeliefFilter:
         beliefs = np.empty((rows, chains, flat.width), np.float32)
         chosen = np.full((rows, flat.most_blocks), -1, np.int32)
         gains = np.zeros(rows, np.float32)
-        given: Given = (
-            state.beliefs,
-            state.openness,
-            state.groups,
-            contexts,
-            flat.group_of,
-            layout.groups,
-            layout.kinds,
-            self._edges,
-            self.find_tables(slot) if tables is None else tables,
-            self._start,
-        )
+        table = self.find_tables(slot) if tables is None else tables
+        given = self._list_given(state, contexts, table)
         is_choice = flat.is_open if flat.gains else flat.is_choice
         blocks: Given = flat.first_block, flat.blocks, is_choice
-        changing: Given = self._weights, SWITCH
         sums = np.empty(flat.most_queries, np.float32)
         found: Given = groups, cells, beliefs, chosen
-        if self.eight:
+        if self.few:
             channels: Given = flat.candidates, flat.mixed, flat.gains, sums
-            found = *found, gains
-            kernels.predict_eight(*given, *changing, *blocks, *channels, *found)
+            found = np.empty(LANES, np.float32), *found, gains
+            kernels.predict_few(*given, *self._changing, *blocks, *channels, *found)
         else:
             choosing = np.empty(rows, np.int64)
             found = *found, choosing
             if self.joint:
                 room: Given = (np.empty(chains * flat.width, np.float32),)
-                waiting = kernels.predict_joint(*given, *changing, *blocks, *room, *found)
+                waiting = kernels.predict_joint(*given, *self._changing, *blocks, *room, *found)
             else:
                 waiting = kernels.predict_factored(*given, *blocks, *found)
             if waiting:
@@ -287,6 +277,21 @@ class BeliefFilter:
             chosen,
             gains,
             flat.values,
+        )
+
+    def _list_given(self, state: BeliefState, contexts: Numbers, tables: Singles) -> Given:
+        """Return what predictions follow from, for kernels."""
+        return (
+            state.beliefs,
+            state.openness,
+            state.groups,
+            contexts,
+            self.tables.group_of,
+            self.layout.groups,
+            self.layout.kinds,
+            self._edges,
+            tables,
+            self._start,
         )
 
     def draw(self, predicted: Prediction, values: Words, silent: Bits) -> Numbers:
@@ -351,11 +356,9 @@ class BeliefFilter:
                 begin,
             )
             found: Given = beliefs, after.beliefs, after.openness, parts
-            if self.eight:
-                other = kernels.use_symbols_of_eight(*given, *found)
-            else:
-                room: Given = (np.empty(flat.width, np.float32),)
-                other = kernels.use_symbols_jointly(*given, *room, *found)
+            room: Given = (np.empty(flat.width, np.float32),)
+            use = kernels.use_symbols_of_few if self.few else kernels.use_symbols_jointly
+            other = use(*given, *room, *found)
             if other:
                 rows = np.flatnonzero(flat.truths[contexts, 0, 0] < 0)
                 self._read_all(parts, begin, predicted.signals[rows], beliefs[rows], rows)
@@ -381,6 +384,98 @@ class BeliefFilter:
             self._read_all(parts, begin, predicted.signals, beliefs, np.arange(len(beliefs)))
         own = parts[:, begin : begin + len(self.parts.component.parts)]
         return Update(beliefs, after, own)
+
+    def can_advance(self, contexts: Numbers) -> bool:
+        """Return whether `advance` takes the steps of a window with these contexts.
+
+        That depends on public events alone.
+        """
+        flat = self.tables
+        return (
+            self.joint
+            and self.transitions.chains == 1
+            and flat.values == LANES
+            and type(flat.sampler) is Sampler  # a sampler of another kind draws in its own way
+            and flat.sampler.private
+            and (flat.all_tabulated or bool((flat.truths[contexts, 0, 0] >= 0).all()))
+        )
+
+    def advance(
+        self,
+        state: BeliefState,
+        signals: Words,
+        hour: int,
+        tables: Singles,
+        contexts: Numbers,
+        values: Words,
+        silent: Bits,
+        parts: Singles,
+        begin: int,
+        after: BeliefState,
+        *,
+        kept: bool,
+    ) -> tuple[Prediction, Update] | None:
+        """Predict a window, draw for it and use the symbols: all of it in one compiled loop.
+
+        It does the same as `predict`, `draw` and `update`; see `can_advance`. What was predicted
+        and used is returned only if it is to be `kept`.
+        """
+        flat, rows = self.tables, len(contexts)
+        chains, width = self.transitions.chains, flat.width
+        shape = (rows if kept else 1, chains, width)
+        predicted, beliefs = np.empty(shape, np.float32), np.empty(shape, np.float32)
+        cells = np.empty(shape[0], np.int64)
+        given: Given = (
+            *self._list_given(state, contexts, tables),
+            *self._changing,
+            flat.first_block,
+            flat.blocks,
+            flat.is_choice,
+            flat.candidates,
+            flat.mixed,
+            np.empty(flat.most_queries, np.float32),
+            flat.class_of,
+            values,
+            silent,
+            flat.likely,
+            DECAY,
+            flat.truths,
+            begin,
+        )
+        found: Given = (
+            np.empty(LANES, np.float32),
+            np.empty(flat.most_blocks, np.int32),
+            kept,
+            cells,
+            predicted,
+            beliefs,
+            after.groups,
+            after.beliefs,
+            after.openness,
+            parts,
+        )
+        done = 0
+        while done < rows:
+            octets = flat.sampler.draw_octets((rows - done) * flat.most_blocks, flat.most_blocks)
+            random: Given = octets, *flat.sampler.tables
+            done = kernels.advance_eight(done, *given, *random, *found)
+        if not kept:
+            return None
+        nothing = np.empty(0, np.float32)
+        prediction = Prediction(
+            signals,
+            contexts,
+            state.groups,
+            after.groups,
+            self.find_slot(hour),
+            cells,
+            predicted,
+            np.empty((0, flat.most_blocks), np.int32),
+            nothing,
+            flat.values,
+        )
+        own = parts[:, begin : begin + len(self.parts.component.parts)]
+        return prediction, Update(beliefs, after, own)
 
     def _read_all(
         self, found: Singles, begin: int, signals: Words, lanes: Singles, rows: Whole

@@ -122,6 +122,8 @@ class ChannelTables:
         """The same with the zeros that fill lanes."""
         self.truths: Singles = np.empty((0, self.values, self.columns), np.float32)
         """`[context][value][part]`: whether a part is true; -1 if that is not tabulated."""
+        self.all_tabulated = True
+        """Whether truths of all contexts are tabulated."""
         self._room = self.truths
         """The same with space for more contexts."""
         self._priced: list[tuple[Channel, tuple[int, ...], Whole]] = []
@@ -254,6 +256,7 @@ class ChannelTables:
                 channel = self._book.channels[number][int(self._book.chosen[group, number])]
                 blocks.append(_Block(block.variables, values, queries, (channel,)))
         self._append_truths(1)
+        self.all_tabulated = False
         return self._append([blocks], np.array([group]))[0]
 
     def _tabulate_truths(self, keys: Words) -> None:
@@ -265,6 +268,8 @@ class ChannelTables:
             known = np.concatenate([np.tile([0, 1], (len(keys), 1)), signals], axis=1)
             new[:] = 0
             new[:, :, : len(self.component.parts)] = known[:, self._cofactors]
+        else:
+            self.all_tabulated = False
 
     @cached_property
     def _cofactors(self) -> Whole:

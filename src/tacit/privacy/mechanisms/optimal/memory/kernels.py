@@ -4,8 +4,8 @@ A belief is `[chain][value]`. If it is joint, chains are profiles, and all numbe
 chains are variables, and the two numbers of each sum to 1. Loops over the values of joint beliefs
 take eight at once (`tacit.kernels.lanes`). So where there are fewer than eight, zeros follow: a
 belief is `[chain][lane]` there, and so are the rows of the tables that it is multiplied with.
-Beliefs with exactly eight values for each chain stay in registers: they have kernels of their own,
-several times as fast, which compute exactly the same.
+Chains of at most eight values stay in registers: they have kernels of their own, several times as
+fast. `advance_eight` takes all steps of a window for one subject after the other.
 
 Channels come in flat arrays. A row of `blocks` describes an open block of a context:
 
@@ -31,7 +31,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.kernels import compiled, inlined
+from tacit.kernels import inlined, lean
 from tacit.kernels.lanes import (
     LANES,
     Lanes,
@@ -53,6 +53,7 @@ from tacit.kernels.lanes import (
     transpose,
 )
 from tacit.privacy.mechanisms.optimal.part_tables import part_probability
+from tacit.privacy.sampling import decide
 
 Singles = NDArray[np.float32]
 Whole = NDArray[np.int64]
@@ -81,7 +82,7 @@ def _find_cell(
     return kind * (len(edges) + 1) + level
 
 
-@compiled
+@lean
 def predict_joint(
     stored: NDArray[np.uint16],
     openness: NDArray[np.uint16],
@@ -148,8 +149,8 @@ def predict_joint(
     return waiting
 
 
-@compiled
-def predict_eight(
+@lean
+def predict_few(
     stored: NDArray[np.uint16],
     openness: NDArray[np.uint16],
     groups_before: NDArray[np.int16],
@@ -169,49 +170,155 @@ def predict_eight(
     mixed: Singles,
     wanted: bool,
     sums: Singles,
+    room: Singles,
     groups: NDArray[np.int16],
     cells: Whole,
     out: Singles,
     chosen: Numbers,
     gains: Singles,
 ) -> None:
-    """Do the same for chains of eight values, and choose channels, as `choose_channels` does."""
-    none, chains = spread(np.float32(0.0)), out.shape[1]
+    """Do the same for chains of at most eight values, and choose channels, too.
+
+    `room` has space for a chain.
+    """
     for i in range(len(contexts)):
         context = np.uint64(contexts[i])
         group = group_of[context]
         cell = _find_cell(groups_before[i], group, openness[i], kind_of, kinds, edges)
         groups[i], cells[i] = group, cell
-        at = i * chains * LANES
-        if groups_before[i] < 0:
-            for place in range(0, chains * LANES, LANES):
-                store(out, at + place, load(start, kind_of[group] * chains * LANES + place))
-        else:
-            whole = none
-            for place in range(at, at + chains * LANES, LANES):
-                whole = add(whole, load(stored, place))
-            scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
-            whole = none
-            for chain in range(chains):
-                table = (cell * chains + chain) * LANES * LANES
-                before = load(stored, at + chain * LANES)
-                found = multiply(add_rows(none, before, tables, table, LANES), scale)
-                store(out, at + chain * LANES, found)
-                whole = add(whole, found)
-            if chains > 1:
-                _switch_profiles(at, whole, weights, switch, out)
-        begin = first_block[context]
-        if is_choice[context]:
-            by_lane = _add_chains(out, i)
-            for number in range(begin, first_block[context + np.uint64(1)]):
-                best, gain = _choose_channel(
-                    True, by_lane, sums, number, blocks, candidates, mixed, sums, wanted
-                )
-                chosen[i, number - begin] = best
-                gains[i] += gain
-            continue
-        for number in range(begin, first_block[context + np.uint64(1)]):
-            chosen[i, number - begin] = blocks[np.uint64(number), CANDIDATE]
+        kind = kind_of[group] if groups_before[i] < 0 else -1
+        belief = _predict_few(
+            i,
+            kind,
+            cell,
+            stored.shape[1],
+            stored.shape[2],
+            stored,
+            tables,
+            start,
+            weights,
+            switch,
+            room,
+            i,
+            out,
+        )
+        gains[i] = _choose_few(
+            context,
+            belief,
+            first_block,
+            blocks,
+            is_choice,
+            candidates,
+            mixed,
+            sums,
+            wanted,
+            chosen[i],
+        )
+
+
+@inlined
+def _predict_few(
+    row: int,
+    kind: int,
+    cell: int,
+    chains: int,
+    size: int,
+    stored: NDArray[np.uint16],
+    tables: Singles,
+    start: Singles,
+    weights: Singles,
+    switch: float,
+    room: Singles,
+    place: int,
+    out: Singles,
+) -> Lanes:
+    """Write the next belief of a row to a place; return its sum over profiles.
+
+    If `kind` is not -1, there was no window before, and this is the kind of the context.
+    """
+    none, at = spread(np.float32(0.0)), place * chains * LANES
+    if kind >= 0:
+        whole = none
+        for lane in range(0, chains * LANES, LANES):
+            found = load(start, kind * chains * LANES + lane)
+            store(out, at + lane, found)
+            whole = found if chains == 1 else add(whole, found)
+        return whole
+    whole = none
+    for chain in range(chains):
+        whole = add(whole, _load_stored(row, chain, chains, size, stored, room))
+    scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
+    whole = none
+    for chain in range(chains):
+        first = (cell * chains + chain) * size * LANES
+        before = _load_stored(row, chain, chains, size, stored, room)
+        found = multiply(_add_some_rows(before, size, tables, first, LANES, room), scale)
+        store(out, at + chain * LANES, found)
+        whole = found if chains == 1 else add(whole, found)
+    if chains > 1:
+        _switch_profiles(at, whole, weights, switch, out)
+        whole = none
+        for chain in range(chains):
+            whole = add(whole, load(out, at + chain * LANES))
+    return whole
+
+
+@inlined
+def _add_some_rows(
+    shares: Lanes, size: int, table: Singles, first: int, width: int, room: Singles
+) -> Lanes:
+    """Return the sum of so many rows of a table, each as often as its lane says."""
+    none = spread(np.float32(0.0))
+    if size == LANES:
+        return add_rows(none, shares, table, first, width)
+    store(room, 0, shares)
+    found = none
+    for value in range(size):
+        found = add_product(found, spread(room[value]), load(table, first + value * width))
+    return found
+
+
+@inlined
+def _load_stored(
+    row: int, chain: int, chains: int, size: int, stored: NDArray[np.uint16], room: Singles
+) -> Lanes:
+    """Return the stored numbers of a chain; zeros fill lanes."""
+    if size == LANES:
+        return load(stored, (row * chains + chain) * LANES)
+    for value in range(size):
+        room[value] = np.float32(stored[row, chain, value])
+    for value in range(size, LANES):
+        room[value] = np.float32(0.0)
+    return load(room, 0)
+
+
+@inlined
+def _choose_few(
+    context: np.uint64,
+    belief: Lanes,
+    first_block: Whole,
+    blocks: Whole,
+    is_choice: Bits,
+    candidates: Whole,
+    mixed: Singles,
+    sums: Singles,
+    wanted: bool,
+    chosen: Numbers,
+) -> np.float32:
+    """Choose the candidate of each block of a context by a belief; return what they gain."""
+    gains = np.float32(0.0)
+    begin, end = first_block[context], first_block[context + np.uint64(1)]
+    if is_choice[context]:
+        for number in range(begin, end):
+            best, gain = _choose_channel(
+                True, belief, sums, number, blocks, candidates, mixed, sums, wanted
+            )
+            chosen[number - begin] = best
+            gains += gain
+        return gains
+    for number in range(begin, end):
+        chosen[np.uint64(number - begin)] = blocks[np.uint64(number), CANDIDATE]
+    return gains
 
 
 @inlined
@@ -247,7 +354,7 @@ def _list_shares(stored: NDArray[np.uint16], row: int, shares: Singles) -> np.fl
     return np.float32(whole + total(lanes))
 
 
-@compiled
+@lean
 def predict_factored(
     stored: NDArray[np.uint16],
     openness: NDArray[np.uint16],
@@ -334,7 +441,7 @@ def _weigh_choices(
         prior[places[blocks[block, PLACE] + choice]] += share
 
 
-@compiled
+@lean
 def list_classes(
     beliefs: Singles,
     joint: bool,
@@ -354,7 +461,7 @@ def list_classes(
             _weigh_choices(i, beliefs, block, blocks, variables, places, found[i])
 
 
-@compiled
+@lean
 def choose_channels(
     rows: Whole,
     contexts: Numbers,
@@ -379,18 +486,6 @@ def choose_channels(
     If `wanted`, write what it gains: by how much the squared error of the queries' probabilities
     is expected to fall. `shares` has room for the classes of any block, and `sums` for its queries.
     """
-    if joint and values <= LANES:
-        for i in rows:
-            by_lane = _add_chains(beliefs, i)
-            begin = first_block[contexts[i]]
-            for number in range(begin, first_block[contexts[i] + 1]):
-                if wanted or blocks[number, CANDIDATES] > 1:
-                    best, gain = _choose_channel(
-                        True, by_lane, shares, number, blocks, candidates, mixed, sums, wanted
-                    )
-                    chosen[i, number - begin] = best
-                    gains[i] += gain
-        return
     none = spread(np.float32(0.0))
     for i in rows:
         begin = first_block[contexts[i]]
@@ -491,7 +586,7 @@ def _add_chains(beliefs: Singles, row: int, lane: int = 0) -> Lanes:
     return whole
 
 
-@compiled
+@lean
 def find_rows(
     contexts: Numbers,
     silent: Bits,
@@ -534,14 +629,14 @@ def find_rows(
     return drawn
 
 
-@compiled
+@lean
 def place_symbols(drawn: Numbers, places: Whole, symbols: Numbers) -> None:
     """Write the drawn symbols to their places."""
     for i in range(len(drawn)):
         symbols[places[i]] = drawn[i]
 
 
-@compiled
+@lean
 def use_symbols_jointly(
     contexts: Numbers,
     predicted: Singles,
@@ -591,8 +686,8 @@ def use_symbols_jointly(
     return other
 
 
-@compiled
-def use_symbols_of_eight(
+@lean
+def use_symbols_of_few(
     contexts: Numbers,
     predicted: Singles,
     first_block: Whole,
@@ -604,14 +699,14 @@ def use_symbols_of_eight(
     decay: float,
     truths: Singles,
     begin: int,
+    room: Singles,
     beliefs: Singles,
     stored: NDArray[np.uint16],
     openness_after: NDArray[np.uint16],
     parts: Singles,
 ) -> int:
-    """Do the same for chains of eight values."""
-    none = spread(np.float32(0.0))
-    width, other = truths.shape[2], 0
+    """Do the same for chains of at most eight values; `room` has space for a chain."""
+    other = 0
     for i in range(len(contexts)):
         context = np.uint64(contexts[i])
         blocks = first_block[context + np.uint64(1)] - first_block[context]
@@ -622,46 +717,179 @@ def use_symbols_of_eight(
             if symbol >= 0:
                 first = candidates[np.uint64(chosen[i, number]), LIKELY] + symbol * LANES
                 factor = multiply(factor, load(likely, first))
-        if beliefs.shape[1] == 1:
-            shares = _use_factor(1, i, factor, predicted, beliefs, stored)
-        else:
-            shares = _use_factor(beliefs.shape[1], i, factor, predicted, beliefs, stored)
-        if truths[context, np.uint64(0), np.uint64(0)] < 0:
-            other += 1
-            continue
-        first = np.int64(context) * LANES * width
-        if width == LANES:
-            true = add_rows(none, shares, truths, first, LANES)
-            store(parts, i * parts.shape[1] + begin, true)
-            continue
-        for lane in range(0, width, LANES):
-            true = add_rows(none, shares, truths, first + lane, width)
-            store(parts, i * parts.shape[1] + begin + lane, true)
+        shares = _use_factor(
+            factor, i, i, stored.shape[1], stored.shape[2], predicted, room, beliefs, stored
+        )
+        other += not _read_few(context, shares, stored.shape[2], truths, room, begin, i, parts)
     return other
 
 
 @inlined
 def _use_factor(
-    chains: int,
-    row: int,
     factor: Lanes,
+    row: int,
+    place: int,
+    chains: int,
+    size: int,
     predicted: Singles,
+    room: Singles,
     beliefs: Singles,
     stored: NDArray[np.uint16],
 ) -> Lanes:
-    """Write and store a belief that is multiplied with a factor; return its sum over profiles."""
-    at, end = row * chains * LANES, (row + 1) * chains * LANES
+    """Write and store a belief that is multiplied with a factor; return its sum over profiles.
+
+    It is at a place of `predicted` and `beliefs`, and stored as a row.
+    """
+    at = place * chains * LANES
     whole = shares = spread(np.float32(0.0))
-    for place in range(at, end, LANES):
-        whole = add(whole, multiply(load(predicted, place), factor))
+    for lane in range(at, at + chains * LANES, LANES):
+        whole = add(whole, multiply(load(predicted, lane), factor))
     scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
-    for place in range(at, end, LANES):
-        found = multiply(multiply(load(predicted, place), factor), scale)
-        store(beliefs, place, found)
+    for chain in range(chains):
+        found = multiply(multiply(load(predicted, at + chain * LANES), factor), scale)
+        store(beliefs, at + chain * LANES, found)
+        shares = found if chains == 1 else add(shares, found)
         counted = multiply(found, spread(np.float32(WHOLE - 1)))
-        store(stored, place, add(counted, spread(np.float32(1.0))))
-        shares = add(shares, found)
+        counted = add(counted, spread(np.float32(1.0)))
+        if size == LANES:
+            store(stored, (row * chains + chain) * LANES, counted)
+        else:
+            store(room, 0, counted)
+            for value in range(size):
+                stored[row, chain, value] = np.uint16(room[value])
     return shares
+
+
+@inlined
+def _read_few(
+    context: np.uint64,
+    shares: Lanes,
+    size: int,
+    truths: Singles,
+    room: Singles,
+    begin: int,
+    row: int,
+    parts: Singles,
+) -> bool:
+    """Write how likely parts are, and return True, if the context is tabulated."""
+    if truths[context, np.uint64(0), np.uint64(0)] < 0:
+        return False
+    width = truths.shape[2]
+    first, to = np.int64(context) * size * width, row * parts.shape[1] + begin
+    for lane in range(0, width, LANES):
+        found = _add_some_rows(shares, size, truths, first + lane, width, room)
+        store(parts, to + lane, found)
+    return True
+
+
+@lean
+def advance_eight(
+    done: int,
+    stored: NDArray[np.uint16],
+    openness: NDArray[np.uint16],
+    groups_before: NDArray[np.int16],
+    contexts: Numbers,
+    group_of: NDArray[np.int16],
+    kind_of: Whole,
+    kinds: int,
+    edges: NDArray[np.uint16],
+    tables: Singles,
+    start: Singles,
+    weights: Singles,
+    switch: float,
+    first_block: Whole,
+    blocks: Whole,
+    is_choice: Bits,
+    candidates: Whole,
+    mixed: Singles,
+    sums: Singles,
+    class_of: Whole,
+    values: Words,
+    silent: Bits,
+    likely: Singles,
+    decay: float,
+    truths: Singles,
+    begin: int,
+    octets: NDArray[np.uint8],
+    guide: NDArray[np.int8],
+    running_sums: NDArray[np.uint64],
+    shifts: NDArray[np.uint64],
+    room: Singles,
+    chosen: Numbers,
+    kept: bool,
+    cells: Whole,
+    predicted: Singles,
+    beliefs: Singles,
+    groups: NDArray[np.int16],
+    stored_after: NDArray[np.uint16],
+    openness_after: NDArray[np.uint16],
+    parts: Singles,
+) -> int:
+    """Predict, choose, draw, use and read for one row after the other, from number `done` on.
+
+    This is `predict_few`, `find_rows`, a draw and `use_symbols_of_few`, for contexts that are
+    tabulated and beliefs of one chain with eight values: with these numbers as constants, beliefs
+    stay in registers. It goes on while enough random bytes are left; return the number of rows
+    that are done. Each draw takes the next bytes, in order. Beliefs and cells are written row by
+    row if they are to be `kept`; otherwise each overwrites the last. `room` has space for a chain,
+    and `chosen` for the blocks of a row.
+    """
+    used, needed = np.uint64(0), np.uint64(8 * len(chosen))
+    while done < len(contexts) and used + needed <= np.uint64(len(octets)):
+        i, place = np.uint64(done), done if kept else 0
+        context = np.uint64(contexts[i])
+        group = group_of[context]
+        cell = _find_cell(groups_before[i], group, openness[i], kind_of, kinds, edges)
+        groups[i], cells[place] = group, cell
+        kind = kind_of[group] if groups_before[i] < 0 else -1
+        belief = _predict_few(
+            done,
+            kind,
+            cell,
+            1,
+            LANES,
+            stored,
+            tables,
+            start,
+            weights,
+            switch,
+            room,
+            place,
+            predicted,
+        )
+        _choose_few(
+            context,
+            belief,
+            first_block,
+            blocks,
+            is_choice,
+            candidates,
+            mixed,
+            sums,
+            False,
+            chosen,
+        )
+        first = np.uint64(first_block[context])
+        opened = np.uint64(first_block[context + np.uint64(1)]) - first
+        openness_after[i] = _average(openness[i], bool(opened > 0), decay)
+        factor = spread(np.float32(1.0))
+        for number in range(np.uint64(0) if silent[i] else opened):
+            candidate = np.uint64(chosen[number])
+            value = np.uint64(blocks[first + number, CLASS_MAP]) + values[i, np.uint64(0)]
+            row = np.uint64(candidates[candidate, ROW] + class_of[value])
+            symbol = np.int32(guide[row, octets[used]])
+            if symbol < 0:
+                rest = octets[used : used + np.uint64(8)]
+                symbol = decide(rest, running_sums[row], shifts[row])
+                used += np.uint64(8)
+            else:
+                used += np.uint64(1)
+            lane = candidates[candidate, LIKELY] + symbol * LANES
+            factor = multiply(factor, load(likely, lane))
+        shares = _use_factor(factor, done, place, 1, LANES, predicted, room, beliefs, stored_after)
+        _read_few(context, shares, LANES, truths, room, begin, done, parts)
+        done += 1
+    return done
 
 
 @inlined
@@ -677,7 +905,7 @@ def _use_symbols(
     stored: NDArray[np.uint16],
 ) -> None:
     """Write and store the joint belief of a row with its symbols."""
-    chains, width, size = beliefs.shape[1], beliefs.shape[2], stored.shape[2]
+    chains, width = beliefs.shape[1], beliefs.shape[2]
     numbers = chains * width
     whole = spread(np.float32(0.0))
     for lane in range(0, width, LANES):
@@ -695,17 +923,11 @@ def _use_symbols(
     for place in range(row * numbers, (row + 1) * numbers, LANES):
         found = multiply(load(beliefs, place), scale)
         store(beliefs, place, found)
-        if size >= LANES:
-            parts = multiply(found, spread(np.float32(WHOLE - 1)))
-            store(stored, place, add(parts, spread(np.float32(1.0))))
-    if size < LANES:
-        for chain in range(chains):
-            for value in range(size):
-                part = beliefs[row, chain, value] * np.float32(WHOLE - 1) + np.float32(1.0)
-                stored[row, chain, value] = np.uint16(part)
+        counted = multiply(found, spread(np.float32(WHOLE - 1)))
+        store(stored, place, add(counted, spread(np.float32(1.0))))
 
 
-@compiled
+@lean
 def use_symbols_by_variable(
     contexts: Numbers,
     beliefs: Singles,
@@ -765,7 +987,7 @@ def _average(before: int, is_open: bool, decay: float) -> np.uint16:
     return np.uint16(before * decay + opened)
 
 
-@compiled
+@lean
 def average_openness(
     opened: Bits, before: NDArray[np.uint16], decay: float, after: NDArray[np.uint16]
 ) -> None:
@@ -774,7 +996,7 @@ def average_openness(
         after[i] = _average(before[i], opened[i], decay)
 
 
-@compiled
+@lean
 def read_beliefs(
     beliefs: Singles, joint: bool, sums: NDArray[np.float64], chances: NDArray[np.float64]
 ) -> None:
@@ -796,7 +1018,7 @@ def read_beliefs(
                     chances[i * chains + chain, reading] = beliefs[i, chain, reading]
 
 
-@compiled
+@lean
 def weigh_parts(
     signals: Words,
     codes: Numbers,
@@ -871,7 +1093,7 @@ def _find_places(share: Lanes, last: np.float32) -> Lanes:
     return select(none, share, none, place)
 
 
-@compiled
+@lean
 def answer_queries(
     likely: Singles,
     begin: int,
@@ -920,7 +1142,7 @@ def answer_queries(
                 left &= left - np.uint64(1)
 
 
-@compiled
+@lean
 def find_levels(
     likely: Singles,
     terms: Whole,
@@ -948,7 +1170,7 @@ def find_levels(
                 own[word * _WORD + row] = levels[places[row]]
 
 
-@compiled
+@lean
 def count_steps(
     rows: Whole,
     stored: NDArray[np.uint16],
@@ -1009,7 +1231,7 @@ def count_steps(
                 row += size
 
 
-@compiled
+@lean
 def count_steps_of_eight(
     rows: Whole,
     stored: NDArray[np.uint16],
@@ -1041,7 +1263,7 @@ def count_steps_of_eight(
             first += LANES
 
 
-@compiled
+@lean
 def fold_steps(
     starts: Whole,
     new: Whole,

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import StateError
+from tacit.kernels.lanes import LANES
 from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.beliefs import (
     BeliefFilter,
@@ -163,7 +164,7 @@ class StepLearner:
             self.tables(learned, predicted.slot),
         )
         found: Given = self._starts, self._steps
-        if self._filter.eight:
+        if self._filter.few and self._filter.transitions.values == LANES:
             kernels.count_steps_of_eight(*given, *found)
             return
         _, chains, width = updated.lanes.shape

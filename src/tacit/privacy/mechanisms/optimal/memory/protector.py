@@ -7,7 +7,7 @@ answered from the prediction, and nothing is drawn for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -37,7 +37,7 @@ from tacit.privacy.mechanisms.optimal.memory.beliefs import (
     Update,
 )
 from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
-from tacit.privacy.mechanisms.optimal.memory.kernels import Singles, Words
+from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Singles, Words
 from tacit.privacy.mechanisms.optimal.memory.learning import (
     HALF_LIFE,
     LEVELS,
@@ -63,6 +63,8 @@ _STRETCH: Final = 8192
 """The largest number of subjects that are followed at once."""
 _STEPS: Final = 4096
 """Probabilities are looked up in steps of this fraction."""
+_STATED_LATER: Final = 1 << 22
+"""The largest number of probabilities that are kept until their levels are asked for."""
 CONFIDENCES: Final = np.concatenate([[0.0], 1 / (1 + np.exp(-np.linspace(-8.5, 8.5, 254))), [1.0]])
 """The probabilities that answers are stated with: 0 and 1 are for decided ones alone."""
 
@@ -186,9 +188,10 @@ class MemoryProtector(Protector):
             slots = _list_slots(windows, own)
             signals = self._gather(windows, self._signals, slots, own)
             states, learned = self._load(memory, len(slots))
-            predict = self._prepare(states, learned, [one[0] for one in signals], windows, 0)
-            stretches = _divide(len(slots))
-            predicted = self._parallel([partial(predict, rows) for rows in stretches])
+            found = self._prepare(learned, [one[0] for one in signals], windows, 0)
+            predicted = self._parallel(
+                [partial(self._predict, found, states, rows) for rows in _divide(len(slots))]
+            )
             pending = self._pending = _Pending(windows.bits, memory.before, own, predicted)
         return pending.predicted
 
@@ -208,29 +211,29 @@ class MemoryProtector(Protector):
         number, questions = len(windows.bits), self._exposure.questions
         result = np.zeros((number, len(questions), windows.bits.shape[2]), np.uint64)
         result[:, self._exact] = windows.bits[:, self._exact_columns]
-        levels = StatedLevels(self._terms, (number, len(questions), len(slots)))
-        parts = np.empty((-(-len(slots) // 64) * 64, self._columns[-1]), np.float32)
-        parts[len(slots) :] = 0  # rows that fill the last word are read, too
+        shape = (number, len(questions), len(slots))
+        levels = StatedLevels(self._terms, shape, self._columns[-1])
         pending, self._pending = self._pending, None
         stretches = _divide(len(slots))
         for window in range(number):
             number_in_schedule = windows.closed.first + window
             counted = is_counted(number_in_schedule)
             sampled = _sample(memory, slots, number_in_schedule, counted=counted)
+            predicted: Sequence[tuple[Prediction, ...] | None] = [None] * len(stretches)
+            prepared: _Prepared | None = None
             if pending is not None and number == 1 and _same(pending, windows, own):
-                found: Sequence[tuple[Prediction, ...] | None] = pending.predicted
-                predict = None
+                predicted = pending.predicted
             else:
-                found = [None] * len(stretches)
-                predict = self._prepare(
-                    states, learned, [s[window] for s in signals], windows, window
-                )
+                prepared = self._prepare(learned, [s[window] for s in signals], windows, window)
+            parts = levels.parts(window)
             dense = np.zeros((len(questions), -(-len(slots) // 64)), np.uint64)
             step = _Step(
                 states,
                 [BeliefState.like(state) for state in states],
                 [part[window] for part in values],
                 silent,
+                prepared,
+                counted,
                 pack_slots(sampled),
                 thresholds.thresholds[self._terms.queries],
                 parts,
@@ -238,14 +241,14 @@ class MemoryProtector(Protector):
             )
             done = self._parallel(
                 [
-                    partial(self._advance, rows, given, predict, step)
-                    for rows, given in zip(stretches, found, strict=True)
+                    partial(self._advance, rows, given, step)
+                    for rows, given in zip(stretches, predicted, strict=True)
                 ]
             )
             if own is not None:
                 dense = _spread_bits(dense, slots, result.shape[2])
             result[window, self._terms.queries] = dense[self._terms.queries]
-            levels.add(window, parts)
+            levels.add(window)
             if counted:
                 learned = self._learn(learned, stretches, step, done, sampled, number_in_schedule)
             states = step.after
@@ -261,29 +264,19 @@ class MemoryProtector(Protector):
         return result, BeliefCertainty(levels, slots, frozenset(self._exact))
 
     def _advance(
-        self,
-        rows: slice,
-        predicted: tuple[Prediction, ...] | None,
-        predict: Callable[[slice], tuple[Prediction, ...]] | None,
-        step: _Step,
+        self, rows: slice, predicted: tuple[Prediction, ...] | None, step: _Step
     ) -> _Advanced:
         """Draw for a stretch of subjects in one window, and answer all queries about them."""
-        if predicted is None:
-            assert predict is not None
-            predicted = predict(rows)
-        updates = []
-        for one, found, state, after, values, begin in zip(
-            self._filters,
-            predicted,
-            step.states,
-            step.after,
-            step.values,
-            self._columns,
-            strict=False,
-        ):
-            symbols = one.draw(found, values[rows], step.silent[rows])
-            given = step.parts[rows], begin, after.take(rows)
-            updates.append(one.update(state.take(rows), found, symbols, *given))
+        kept: list[tuple[Prediction, Update] | None] = []
+        for place in range(len(self._filters)):
+            if predicted is not None:
+                kept.append(self._draw(place, rows, predicted[place], step))
+            elif step.prepared is not None and step.prepared.is_single[place]:
+                kept.append(self._advance_at_once(place, rows, step.prepared, step))
+            else:
+                assert step.prepared is not None
+                found = self._predict_one(place, step.prepared, step.states, rows)
+                kept.append(self._draw(place, rows, found, step))
         counts = np.zeros((len(step.answers), LEVELS), np.int64)
         kernels.answer_queries(
             step.parts,
@@ -298,7 +291,34 @@ class MemoryProtector(Protector):
             step.answers,
             counts,
         )
-        return _Advanced(predicted, updates, counts)
+        return _Advanced(kept, counts)
+
+    def _draw(
+        self, place: int, rows: slice, predicted: Prediction, step: _Step
+    ) -> tuple[Prediction, Update]:
+        """Draw for a component, step by step."""
+        one = self._filters[place]
+        symbols = one.draw(predicted, step.values[place][rows], step.silent[rows])
+        given = step.parts[rows], self._columns[place], step.after[place].take(rows)
+        return predicted, one.update(step.states[place].take(rows), predicted, symbols, *given)
+
+    def _advance_at_once(
+        self, place: int, rows: slice, prepared: _Prepared, step: _Step
+    ) -> tuple[Prediction, Update] | None:
+        """Do the same in one compiled loop."""
+        return self._filters[place].advance(
+            step.states[place].take(rows),
+            prepared.signals[place][rows],
+            prepared.hour,
+            prepared.tables[place],
+            prepared.contexts[place][rows],
+            step.values[place][rows],
+            step.silent[rows],
+            step.parts[rows],
+            self._columns[place],
+            step.after[place].take(rows),
+            kept=step.counted,
+        )
 
     def _learn(
         self,
@@ -314,10 +334,11 @@ class MemoryProtector(Protector):
         def learn(place: int) -> LearnedSteps:
             learner, known = self._learners[place], learned[place]
             for rows, one in zip(stretches, done, strict=True):
-                predicted, updated = one.predicted[place], one.updated[place]
-                before = step.states[place].take(rows)
-                learner.count(known, before, predicted, updated, sampled[rows])
-            return learner.learn(known, done[0].predicted[place].slot, window)
+                kept = one.kept[place]
+                assert kept is not None
+                slot, before = kept[0].slot, step.states[place].take(rows)
+                learner.count(known, before, *kept, sampled[rows])
+            return learner.learn(known, slot, window)
 
         return self._parallel([partial(learn, place) for place in range(len(self._filters))])
 
@@ -351,13 +372,12 @@ class MemoryProtector(Protector):
 
     def _prepare(
         self,
-        states: Sequence[BeliefState],
         learned: Sequence[LearnedSteps],
         signals: Sequence[Words],
         windows: WindowBits,
         window: int,
-    ) -> Callable[[slice], tuple[Prediction, ...]]:
-        """Find the contexts of a window; return what predicts it for a stretch of subjects."""
+    ) -> _Prepared:
+        """Find the contexts of a window, and the transitions at its time."""
         start = np.array([(windows.closed.first + window) * self._pane])
         hour = int(find_hours(to_local(start, self._zone))[0])
         contexts = [
@@ -367,16 +387,26 @@ class MemoryProtector(Protector):
             learner.tables(steps, one.find_slot(hour))
             for one, learner, steps in zip(self._filters, self._learners, learned, strict=True)
         ]
+        single = [one.can_advance(own) for one, own in zip(self._filters, contexts, strict=True)]
+        return _Prepared(hour, signals, contexts, tables, single)
 
-        def predict(rows: slice) -> tuple[Prediction, ...]:
-            return tuple(
-                one.predict(state.take(rows), own[rows], hour, table, found[rows])
-                for one, state, own, table, found in zip(
-                    self._filters, states, signals, tables, contexts, strict=True
-                )
-            )
+    def _predict(
+        self, prepared: _Prepared, states: Sequence[BeliefState], rows: slice
+    ) -> tuple[Prediction, ...]:
+        """Predict a window for a stretch of subjects."""
+        places = range(len(self._filters))
+        return tuple(self._predict_one(place, prepared, states, rows) for place in places)
 
-        return predict
+    def _predict_one(
+        self, place: int, prepared: _Prepared, states: Sequence[BeliefState], rows: slice
+    ) -> Prediction:
+        return self._filters[place].predict(
+            states[place].take(rows),
+            prepared.signals[place][rows],
+            prepared.hour,
+            prepared.tables[place],
+            prepared.contexts[place][rows],
+        )
 
     def _gather(
         self,
@@ -392,6 +422,17 @@ class MemoryProtector(Protector):
         ]
 
 
+class _Prepared(NamedTuple):
+    """What a window's predictions follow from besides beliefs; a list has an entry by component."""
+
+    hour: int
+    signals: Sequence[Words]
+    contexts: list[Numbers]
+    tables: list[Singles]
+    is_single: list[bool]
+    """Whether all steps of a window are taken in one compiled loop."""
+
+
 class _Step(NamedTuple):
     """A window of all subjects: what its answers follow from, and where they go."""
 
@@ -399,6 +440,10 @@ class _Step(NamedTuple):
     after: list[BeliefState]
     values: Sequence[Words]
     silent: Bits
+    prepared: _Prepared | None
+    """None if the window was predicted for its price."""
+    counted: bool
+    """Whether steps are counted, so that beliefs are kept."""
     sampled: Words
     """A bit for each subject: whether something is learned from it."""
     thresholds: NDArray[np.float64]
@@ -411,8 +456,8 @@ class _Step(NamedTuple):
 class _Advanced(NamedTuple):
     """A window of a stretch of subjects, after its symbols."""
 
-    predicted: tuple[Prediction, ...]
-    updated: list[Update]
+    kept: list[tuple[Prediction, Update] | None]
+    """For each component, if it is kept."""
     counts: NDArray[np.int64]
     """`[query][level]`: how many answers have each level, of subjects that are learned from."""
 
@@ -508,22 +553,29 @@ def _list_slots(windows: WindowBits, own: Bits | None) -> NDArray[np.int64]:
 class StatedLevels:
     """The level of each query's probability, among `CONFIDENCES`.
 
-    The levels of a single window are found when they are asked for.
+    The levels of a few windows are found when they are asked for: not everyone asks.
     """
 
-    def __init__(self, terms: _Terms, shape: tuple[int, int, int]) -> None:
+    def __init__(self, terms: _Terms, shape: tuple[int, int, int], columns: int) -> None:
+        windows, _, subjects = shape
+        rows = -(-subjects // 64) * 64
         self._terms = terms
+        self._later = windows * rows * columns <= _STATED_LATER
+        self._parts = np.empty((windows if self._later else 1, rows, columns), np.float32)
+        self._parts[:, subjects:] = 0  # rows that fill the last word are read, too
         self._found = np.zeros(shape, np.uint8)
-        self._parts: Singles | None = None
 
-    def add(self, window: int, parts: Singles) -> None:
-        """Add a window; `parts[row][column]` are the probabilities of parts."""
-        if len(self._found) > 1:
-            self._find(window, parts)
-        else:
-            self._parts = parts
+    def parts(self, window: int) -> Singles:
+        """Return where the probabilities of a window's parts go, `[row][column]`."""
+        return np.asarray(self._parts[window if self._later else 0])
 
-    def _find(self, window: int, parts: Singles) -> None:
+    def add(self, window: int) -> None:
+        """Add a window whose probabilities are known."""
+        if not self._later:
+            self._find(window)
+
+    def _find(self, window: int) -> None:
+        parts = self.parts(window)
         columns = np.empty(64 * parts.shape[1], np.float32)
         places = np.empty(64, np.int32)
         found = self._found[window]
@@ -532,9 +584,11 @@ class StatedLevels:
     @property
     def codes(self) -> Codes:
         """`[window][query][subject]`"""
-        if self._parts is not None:
-            self._find(0, self._parts)
-            self._parts = None
+        if self._later:
+            for window in range(len(self._found)):
+                self._find(window)
+            self._later = False
+            self._parts = np.empty((0, 0, 0), np.float32)
         return self._found
 
 
