@@ -171,13 +171,14 @@ def submit(
           --parallelism 8 --folder /mnt/shared/taxi.job --ledger postgresql://ledger/tacit --detach
       tacit submit --attach --name taxi --cluster flink:8081 --folder /mnt/shared/taxi.job
     """
-    from tacit.cli.monitoring import MonitoringOptions
-    from tacit.engines.flink.gateway import start_gateway
+    from tacit.engines.flink.gateway import skip_beam, start_gateway
     from tacit.engines.flink.java import require_flink
 
     require_flink()  # before anything else that needs an extra
     if not attach and spec is not None and sources and sink is not None:
-        start_gateway()
+        start_gateway()  # before slow imports
+        skip_beam()
+    from tacit.cli.monitoring import MonitoringOptions
     from tacit.cli.sources import check_targets, split_streams
     from tacit.engines.flink.submission import open_submission, serve_metrics
 

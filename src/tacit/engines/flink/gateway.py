@@ -1,4 +1,4 @@
-"""Start the Java process of the driver early, while the driver does something else.
+"""Shorten the start of a driver: Java starts in the background, and Beam is not imported.
 
 PyFlink talks to Flink through a Java process. It takes some seconds to start, about as long as
 everything that the driver does before it needs it.
@@ -7,10 +7,12 @@ everything that the driver does before it needs it.
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
+import sys
 import threading
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 _JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
 """Java's optimising compiler is not used: it takes longer than it saves. A driver of a cluster
@@ -18,6 +20,7 @@ lives for seconds. Flink inside the driver only moves bytes between Python proce
 """
 _OPTIONS: Final = "JVM_ARGS"
 """The variable with options for PyFlink's Java process."""
+_BEAM: Final = "apache_beam"
 _EXIT_SECONDS: Final = 10.0
 """Seconds to wait at the end of this process for a start that has begun: it removes its files."""
 
@@ -32,6 +35,22 @@ def start_gateway() -> None:
     thread = threading.Thread(target=_start, name="tacit-flink-gateway", daemon=True)
     thread.start()
     atexit.register(thread.join, _EXIT_SECONDS)
+
+
+def skip_beam() -> None:
+    """Keep PyFlink from importing Apache Beam in this process, where only workers need it.
+
+    PyFlink imports it to find out whether its compiled coders can be used; without it, it takes
+    its other ones. For a command, not for a library: coders of other jobs would be slower.
+    """
+    if "pyflink.fn_execution" in sys.modules or _BEAM in sys.modules:
+        return
+    modules: dict[str, Any] = sys.modules
+    modules[_BEAM] = None  # an import of it fails
+    try:
+        importlib.import_module("pyflink.fn_execution")
+    finally:
+        del modules[_BEAM]
 
 
 def _start() -> None:

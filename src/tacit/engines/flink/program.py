@@ -1,6 +1,6 @@
 """The Flink program: readers and shards are keyed functions, which write lines into files.
 
-    ticks (one a second)
+    ticks (one a second in each task)
         --by partition-->  readers   state: positions and clock
         --by task------->  shards    state: open windows, by shard
         --> staged files, which appear when a checkpoint is complete
@@ -83,7 +83,6 @@ def build(
     ).uid("releaser")
     read = (
         ticks.flat_map(_Partitions(len(partitions)), output_type=Types.INT())
-        .set_parallelism(1)
         .key_by(_Key(partitions), key_type=Types.INT())
         .process(ReaderFunction(root, partitions, shards), output_type=BATCH)
         .name("readers")
@@ -120,27 +119,34 @@ def _set_bundle_time(stream: DataStream, milliseconds: int) -> None:
 
 
 def _ticks(env: StreamExecutionEnvironment) -> DataStream:
-    """Return a stream of one number a second, without an end.
+    """Return a stream of one number a second in each task, without an end.
 
-    This source is written in Java, and it goes on after a failure without any help.
+    This source is written in Java, and it goes on after a failure without any help. It runs in
+    every task, so that all Python workers start at the same time.
     """
     java = get_gateway().jvm.org.apache.flink.streaming.api.functions.source.datagen
-    source = java.DataGeneratorSource(java.RandomGenerator.intGenerator(0, 0), 1, None)
+    zeros = java.RandomGenerator.intGenerator(0, 0)
+    source = java.DataGeneratorSource(zeros, env.get_parallelism(), None)
     stream = env._j_stream_execution_environment.addSource(
         source, "ticks", Types.INT().get_java_type_info()
     )
-    return DataStream(stream).set_parallelism(1).uid("ticks")
+    return DataStream(stream).uid("ticks")
 
 
 class _Partitions(FlatMapFunction):  # type: ignore[misc]
-    """Turns a tick into one for each partition."""
+    """Turns a tick into one for each partition of this task's share."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
 
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Start, or restart after a failure."""
+        tasks = runtime_context.get_number_of_parallel_subtasks()
+        self._share = range(runtime_context.get_index_of_this_subtask(), self._partitions, tasks)
+
     def flat_map(self, _: int) -> Iterator[int]:
-        """Yield the numbers of all partitions."""
-        yield from range(self._partitions)
+        """Yield the numbers of the partitions."""
+        yield from self._share
 
 
 @lru_cache(maxsize=4)
