@@ -57,6 +57,35 @@ def write(frame: pl.DataFrame, path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
+    ("order", "lateness", "told"),
+    [
+        ("ts", "1 min", False),
+        ("home", "1 d", True),
+        ("swapped", "5 min", True),
+    ],
+)
+def test_a_draft_waits_for_tuples_that_are_out_of_order(
+    order: str, lateness: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sorted by time, by home, or with one tuple that comes 90 s too late."""
+    frame = readings()
+    if order == "swapped":
+        rows = list(range(frame.height))
+        rows.insert(13, rows.pop(10))
+        frame = frame[rows]
+    else:
+        frame = frame.sort(order, "ts")
+    monkeypatch.chdir(tmp_path)
+    write(frame, Path("sensors.csv"))
+    drafted = tacit("init", "sensors.csv")
+    assert f"lateness: {lateness}}}" in Path("sensors.yaml").read_text()
+    assert ("times are out of order" in drafted.stdout) == told
+    assert ("sort the file by ts" in drafted.stdout) == told
+    run = tacit("detect", "sensors.yaml", "sensors.csv", "--to", "answers.csv")
+    assert "refused" not in run.output, run.output
+
+
+@pytest.mark.parametrize(
     "name", ["sensors.csv", "german.csv", "sensors.parquet", "sensors.jsonl", "2nd try.csv"]
 )
 def test_a_draft_validates_plans_and_runs(

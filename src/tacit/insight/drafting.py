@@ -52,6 +52,8 @@ _SIZES: Final = (
     ("10 s", 10), ("1 min", 60), ("5 min", 300), ("10 min", 600), ("30 min", 1800), ("1 h", 3600),
     ("6 h", 21_600), ("1 d", 86_400),
 )  # fmt: skip
+_LATENESS: Final = ("1 min", 60)
+"""The lateness of a draft, and in seconds, unless more is needed."""
 _IN_A_WINDOW: Final = 8
 """The number of tuples of a subject that a drafted window should hold."""
 
@@ -83,6 +85,7 @@ class SpecificationDraft:
     columns: dict[str, ColumnType]
     """Columns whose types must be declared."""
     window: str
+    lateness: str
     area: tuple[float, float] | None
     events: list[DraftEvent] = field(default_factory=list)
     guesses: list[str] = field(default_factory=list)
@@ -105,6 +108,7 @@ class SpecificationDraft:
             options=options + (f",\n    columns: {{{types}}}" if types else ""),
             areas="" if self.area is None else _AREAS.format(*self.area),
             window=self.window,
+            lateness=self.lateness,
             events="\n".join(event.to_yaml(width) for event in self.events),
             private=private,
             public=public,
@@ -122,7 +126,7 @@ streams:
   {stream}: {{subject: {subject}, time: {time}{options}}}
 {areas}
 # Every subject gets an answer to every query in every window. Tuples may come late by lateness.
-windows: {{size: {window}, lateness: 1 min}}
+windows: {{size: {window}, lateness: {lateness}}}
 
 # An event type is a condition on one tuple, in SQL. Text takes single quotes.
 events:
@@ -169,6 +173,7 @@ def draft_specification(path: Path) -> SpecificationDraft:
         options |= {"lon": _plain(longitude)} if longitude != "lon" else {}
         options |= {"lat": _plain(latitude)} if latitude != "lat" else {}
     name = _name(path.name.split(".")[0]) or "tuples"
+    lateness, disorder = _choose_lateness(moments)
     found = SpecificationDraft(
         path,
         name,
@@ -177,6 +182,7 @@ def draft_specification(path: Path) -> SpecificationDraft:
         options,
         _undetermined(typed, textual),
         _choose_window(frame[subject], moments),
+        lateness,
         area,
     )
     found.guesses = [
@@ -184,6 +190,11 @@ def draft_specification(path: Path) -> SpecificationDraft:
         f"times are in the column {time}"
         + (f", as {options['format']}" if "format" in options else ""),
     ]
+    if disorder:
+        found.guesses.append(
+            f"{disorder}, so windows wait for late tuples: lateness {lateness}. If you sort the"
+            f" file by {time}, {_LATENESS[0]} or less is enough"
+        )
     rest = [column for column in typed.columns if column not in (longitude, latitude)]
     found.events = list(_draft_events(found, typed.select(rest), frame[subject], area))
     if not found.events:
@@ -325,6 +336,21 @@ def _choose_window(subjects: pl.Series, moments: NDArray[np.int64]) -> str:
     typical = gaps.filter(gaps > 0).median()
     wanted = _IN_A_WINDOW * float(str(typical or 60_000_000)) / 1e6
     return next((text for text, seconds in _SIZES if seconds >= wanted), _SIZES[-1][0])
+
+
+def _choose_lateness(moments: NDArray[np.int64]) -> tuple[str, str]:
+    """Return a lateness with which no tuple comes too late, and what is out of order."""
+    behind = (np.maximum.accumulate(moments) - moments) / 1e6
+    late, most = float((behind > _LATENESS[1]).mean()), float(behind.max())
+    if not late:
+        return _LATENESS[0], ""
+    days = f"{int(most // 86_400) + 1} d"
+    enough = next((text for text, seconds in _SIZES if seconds >= most), days)
+    share = "under 1 %" if late < 0.01 else f"{late:.0%}".replace("%", " %")
+    return enough, (
+        f"times are out of order: {share} of the tuples are more than {_LATENESS[0]} older than"
+        " one before them"
+    )
 
 
 def _draft_events(
