@@ -395,6 +395,7 @@ def _describe_spending(private: dict[str, Any], spent: list[HorizonBalance]) -> 
             float(private["even_odds"]), f"50:50 becomes at most {private['even_odds']}"
         ),
         "stay": str(stay),
+        "stay_odds": draw_odds(float(stay), f"50:50 becomes at most {stay}"),
         "so_far": str(so_far),
         "so_far_odds": draw_odds(float(so_far), f"50:50 becomes at most {so_far}"),
         "days": draw_bars([one.spent for one in spent[-14:]], "Spent in each horizon"),
