@@ -140,6 +140,7 @@ def test_taxi_says_where_t_drive_is_to_be_had(tmp_path: Path) -> None:
     assert "Microsoft Research" in refused.stderr
 
 
+@pytest.mark.soak
 def test_home_compares_the_three_mechanisms() -> None:
     shown = tacit("reproduce", "home", *QUICK, "--json")
     assert shown.exit_code == 0, shown.output

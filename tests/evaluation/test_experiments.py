@@ -154,6 +154,13 @@ def test_every_method_is_measured_as_it_would_be_alone() -> None:
     np.testing.assert_array_equal(same[0], same[1])
 
 
+def test_a_private_pattern_that_is_drawn_twice_is_declared_once() -> None:
+    seeds = (16, 192, 324)  # among the thousand data sets of the results
+    drawn = [draw_data_set(seed).spec.checked() for seed in seeds]
+    assert [len(spec.private) for spec in drawn] == [2, 2, 2]
+    assert all(len(draw_data_set(seed).spec.private) == 3 for seed in range(5))
+
+
 def test_all_ppms_and_baselines_are_there_in_both_decodings() -> None:
     names = {method.name for method in METHODS}
     assert {"uniform", "adaptive", "optimal", "event-level", "user-level"} < names

@@ -15,6 +15,7 @@ import tacit
 from tacit.evaluation import home
 from tacit.evaluation.home import Homes, load_home_specification
 from tacit.privacy.quality import Confusion
+from tests.longer import longer
 
 ROOT = Path(__file__).parents[2]
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -168,9 +169,8 @@ def quality(mechanism: str, decode: str) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("mechanism", "decode"),
     [
-        ("uniform", "literal"),
-        ("adaptive", "literal"),
         ("optimal", "posterior"),
+        *longer(("uniform", "literal"), ("adaptive", "literal")),
     ],
 )
 def test_a_later_week_is_answered_as_well_as_the_plan_expects(mechanism: str, decode: str) -> None:

@@ -25,6 +25,7 @@ from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.privacy.statistics import Statistics
 from tacit.spec.specification import Specification
+from tests.longer import longer
 
 SEED = 7
 SHARE = Fraction(2, 5)
@@ -100,7 +101,7 @@ def test_a_plan_with_memory_answers_streams_as_a_run_answers_tuples() -> None:
     assert (ours != other).any()
 
 
-@pytest.mark.parametrize("spend", ["every", "paced"])
+@pytest.mark.parametrize("spend", ["paced", *longer("every")])
 def test_limits_are_spent_as_in_a_run_with_a_ledger(spend: str, tmp_path: Path) -> None:
     policy = SpendingPolicy(spend, "paced" if spend == "paced" else "every")
     made = make_plan(limit_daily(spec(), Fraction(20), policy), statistics(), share=SHARE)

@@ -188,9 +188,11 @@ def _draw(axes: Axes, lines: Sequence[_Line], bands: bool) -> None:
                 "markersize": 5.5, "zorder": 3,
                 "markerfacecolor": "white" if literal else line.colour,
             }  # fmt: skip
+            same = [one.method for one in lines if one.method.name == name]
             if line.method.variant:
-                same = [one.method for one in lines if one.method.name == name]
                 style |= _STROKES[same.index(line.method) % len(_STROKES)]
+            elif line.method.decode == "memory" and len(same) > 1:
+                style |= _STROKES[3]
         else:
             stroke = (0, (4, 3)) if name in WITHOUT_EPSILON else "solid"
             style = {"linestyle": stroke, "linewidth": 1.1, "zorder": 2}

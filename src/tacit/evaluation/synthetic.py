@@ -76,6 +76,7 @@ def _specification(
     targets: NDArray[np.int64],
 ) -> Specification:
     written = [And(*(f"e{n + 1}" for n in sorted(pattern.tolist()))) for pattern in patterns]
+    kept_private = dict.fromkeys(written[n] for n in private)  # the same events may be drawn twice
     return Specification(
         streams={"events": Stream(subject="subject", time="time")},
         windows=Windows(size="1 min"),
@@ -83,7 +84,7 @@ def _specification(
             f"e{n + 1}": EventType(stream="events", where=f"kind = {n + 1}")
             for n in range(shape.types)
         },
-        private=tuple(Private(pattern=written[n], epsilon=LARGEST_EPSILON) for n in private),
+        private=tuple(Private(pattern=one, epsilon=LARGEST_EPSILON) for one in kept_private),
         queries=tuple(
             Query(name=f"t{place + 1}", consumer="all", pattern=written[n], alpha=shape.alpha)
             for place, n in enumerate(targets)
