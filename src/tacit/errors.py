@@ -30,14 +30,28 @@ contents of an event, since messages reach logs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
+from typing import Any
 
 
 class TacitError(Exception):
-    """The base class of all errors."""
+    """The base class of all errors. Errors can be passed between processes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By default an error is made again from its message, which is not what `__init__` takes.
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(
+    kind: type[TacitError], arguments: tuple[Any, ...], attributes: Mapping[str, Any]
+) -> TacitError:
+    """Return an error that comes from another process."""
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(attributes)
+    return error
 
 
 @dataclass(frozen=True, slots=True)

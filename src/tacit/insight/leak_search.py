@@ -49,7 +49,7 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _CandidateLeak:
     """A test that may become a finding."""
 
     private: int
@@ -102,8 +102,8 @@ class LeakSearch:
 
     def compare(self, columns: WindowColumns, rate: float, least: float) -> LeakReport:
         """Test everything, and report what is found."""
-        singles: list[_Candidate] = []
-        pairs: list[_Candidate] = []
+        singles: list[_CandidateLeak] = []
+        pairs: list[_CandidateLeak] = []
         tests = {"signals": 0, "pairs": 0}
         clusters: list[Clusters] = []
         targets = sum(len(group.private) for group in self._groups)
@@ -148,7 +148,7 @@ class LeakSearch:
             rate,
         )
 
-    def _leak(self, one: _Candidate, level: float) -> Leak:
+    def _leak(self, one: _CandidateLeak, level: float) -> Leak:
         columns, present, valid, clusters = (
             one.windows.signals,
             one.windows.present,
@@ -187,8 +187,8 @@ class LeakSearch:
 
 @dataclass(frozen=True, slots=True)
 class _Tested:
-    singles: list[_Candidate]
-    pairs: list[_Candidate]
+    singles: list[_CandidateLeak]
+    pairs: list[_CandidateLeak]
     p_singles: NDArray[np.float64]
     p_pairs: NDArray[np.float64]
 
@@ -244,9 +244,9 @@ class _Comparison:
 
     def _candidate(
         self, place: int, numbers: tuple[int, ...], lag: int, p_value: float, targets: Targets
-    ) -> _Candidate:
+    ) -> _CandidateLeak:
         signals = tuple(self._group.signals[number] for number in numbers)
-        return _Candidate(
+        return _CandidateLeak(
             place,
             signals[0].kind if len(signals) == 1 else "pair",
             signals,

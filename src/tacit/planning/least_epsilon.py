@@ -106,12 +106,12 @@ def find_least_epsilon(
     parts = split_progress(progress, len(names))
     split, _ = choose_split(spec, statistics, chosen, decode)
     searches = [
-        _Search(spec, statistics, required, name, decode, split, least, part)
+        _EpsilonSearch(spec, statistics, required, name, decode, split, least, part)
         for name, part in zip(names, parts, strict=True)
     ]
     found = [search.run() for search in searches]
     if chosen == "optimal":
-        other = _Search(
+        other = _EpsilonSearch(
             spec, statistics, required, "adaptive", decode, split, least, ignore_progress
         )
         found += [other.run()] if other.needs_less(found[0]) else []
@@ -129,7 +129,7 @@ def _size(epsilons: Epsilons, least: Least) -> tuple[Fraction, Fraction]:
     return (total, most) if least == "total" else (most, total)
 
 
-class _Search:
+class _EpsilonSearch:
     """The search for one mechanism. Epsilons are by name of the private pattern."""
 
     def __init__(
