@@ -33,14 +33,16 @@ test-flink: .flink/.ready
 soak: .venv/.ready .flink/.ready
 	@tests/install-services
 	$(RUN)/pytest -m hypothesis --hypothesis-profile=thorough tests
+	$(RUN)/pytest -m soak tests
 	$(RUN)/pytest -n0 -s tests/soak/crashes.py
+	$(RUN)/pytest -n0 -s tests/soak/kafka_kills.py
 	$(RUN)/pytest -n0 -s tests/soak/service_kills.py
 	$(RUN)/pytest -n0 -s tests/soak/kernel_kills.py
 	$(RUN)/pytest -n0 -s tests/soak/ledger_year.py
 	$(RUN)/pytest -n0 -s tests/soak/held_out.py
 	$(RUN)/pytest -n0 tests/soak/count_coverage.py
 	$(RUN)/pytest tests/soak/neighbours.py
-	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py
+	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py tests/soak/flink_answers.py
 
 fuzz: .fuzz/.ready
 	.fuzz/bin/python -m tests.fuzz.run
@@ -98,8 +100,8 @@ clean:
 	@sed -En '/^(llvmlite|numba|numpy)==/,/[^\\]$$/p' requirements-demo.lock >.venv/compiler.lock
 	@$(UV) pip sync --python .venv --require-hashes .venv/compiler.lock
 	@echo "Compiling hot loops for this machine while the rest is installed ..."
-	@for helper in 1 2; do PYTHONPATH=src nice $(RUN)/python -m tacit.kernels $$$$ $$PPID \
-	    demo:answers demo:planning </dev/null >/dev/null 2>&1 & done; \
+	@PYTHONPATH=src $(RUN)/python -m tacit.kernels $$$$ $$PPID \
+	    demo:answers demo:planning </dev/null >/dev/null 2>&1 & \
 	  $(UV) pip sync --python .venv --require-hashes requirements-demo.lock && \
 	  $(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -22,6 +22,17 @@ def setting(tmp_path: Path) -> jobs.Setting:
     return jobs.Setting(SCALE, 1, tmp_path, 20_000, 20_000, 20_000)
 
 
+def test_everyone_detects_the_same_patterns_in_order(
+    setting: jobs.Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = data.draw_queries
+    monkeypatch.setattr(data, "draw_queries", lambda number, kinds: draw(min(number, 2), kinds))
+    findings = [*jobs.order(setting)]
+    assert all("the same for all" in finding.note for finding in findings)
+    assert not any(finding.note.startswith("0 of") for finding in findings)
+
+
+@pytest.mark.soak
 def test_everyone_detects_the_same_patterns_from_memory_and_files(
     setting: jobs.Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from tacit.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
+PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/*/README.md")])
 TUTORIALS = ("operators.md", "consumers.md", "planning.md", "subjects.md")
 
 _HEADING = re.compile(r"^#+ (.+)$", re.M)
@@ -107,7 +107,7 @@ def anchors(page: Path) -> set[str]:
     return {heading.strip().replace(" ", "-") for heading in plain}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for link in _LINK.findall(_FENCED.sub("", page.read_text())):
         if re.match(r"\w+:", link):
@@ -117,6 +117,57 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         assert target.exists(), f"{page.name} links to {link}, which is not there"
         if anchor:
             assert anchor in anchors(target), f"{page.name} links to {link}: no such heading"
+
+
+_SHELL = re.compile(r"^ *```sh\n(.*?)^ *```$", re.M | re.S)
+_PROGRAMS = {
+    "cat", "createdb", "docker", "done", "for", "install", "java", "kubectl", "mosquitto",
+    "mosquitto_passwd", "mvn", "openssl", "pip", "psql", "python", "python3", "sqlite3",
+    "systemctl", "touch", "umask", "useradd", "zcat",
+}  # fmt: skip
+"""Programs that pages tell people to run, besides our own."""
+
+
+def typed_commands(page: Path) -> Iterator[list[str]]:
+    """The words of each command in the shell blocks of a page."""
+    for block in _SHELL.findall(page.read_text()):
+        for line in re.sub(r"\\\n", " ", block).splitlines():
+            words = shlex.split(line, comments=True)
+            while "|" in words:
+                yield words[: words.index("|")]
+                words = words[words.index("|") + 1 :]
+            if words:
+                yield words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_to_type_exist_with_their_options(page: Path) -> None:
+    targets = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.M)
+    assert targets is not None
+    for words in typed_commands(page):
+        program, *arguments = words
+        if program == "make":
+            assert set(arguments) <= {*targets[1].split(), ".venv/.ready", ".flink/.ready"}
+        elif program in ("tacit", ".venv/bin/tacit"):
+            parse(main, "tacit", arguments)
+        else:
+            assert program in _PROGRAMS, f"{page.name}: {program}"
+
+
+def parse(command: click.Command, name: str, arguments: list[str]) -> None:
+    """Fail if a command, an option or a required argument does not exist."""
+    with context(name, command) as within:
+        arguments = arguments[: arguments.index(">")] if ">" in arguments else arguments
+        given, _, order = command.make_parser(within).parse_args(list(arguments))
+        if isinstance(command, click.Group):
+            inner = command.get_command(within, arguments[0]) if arguments else None
+            assert inner is not None, f"{name} {arguments}"
+            parse(inner, f"{name} {arguments[0]}", arguments[1:])
+            return
+        for one in command.params:
+            missing = one.required and given.get(one.name or "") in (None, ())
+            assert not missing, f"{name} {arguments} needs {one.name}"
+        assert not set(order) - set(command.params) - {command.get_help_option(within)}
 
 
 def test_every_page_can_be_found_from_the_index() -> None:

@@ -7,15 +7,17 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
+from tacit.cli.main import main
 from tacit.connectors.openers import open_input, open_resumable_sink
 from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import Source
@@ -151,3 +153,21 @@ def settings(servers: str, config: Path) -> dict[str, Any]:
     lines = [line.partition("=") for line in config.read_text().splitlines() if "=" in line]
     known = {name: value for name, _, value in lines if name != "group.instance.id"}
     return {"bootstrap.servers": servers, "log_level": 0, **known}
+
+
+def wait(until: Callable[[], object], patience: float = 60) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + patience
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def detect_in_file(folder: Path, rows: list[dict[str, Any]]) -> dict[tuple[str, str, str], bool]:
+    """The answers of an unbroken run over a file."""
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    command = ["detect", f"{folder}/spec.yaml", f"{folder}/rows.jsonl"]
+    command += ["--to", f"{folder}/truth.jsonl"]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    lines = map(json.loads, (folder / "truth.jsonl").read_text().splitlines())
+    return {(row["window_start"], row["subject"], row["query"]): row["detected"] for row in lines}

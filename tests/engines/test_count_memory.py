@@ -25,6 +25,7 @@ from tacit.privacy.mechanisms.counts import CountRelease
 from tacit.privacy.prices import NANO
 from tacit.privacy.randomness import SeededSource
 from tests.engines.fleets import load_spec, read_spent, write_registry
+from tests.longer import longer
 
 Patch = pytest.MonkeyPatch
 WINDOW, DAY = 3600, 24
@@ -81,7 +82,7 @@ def compare(found: pl.DataFrame, true: pl.DataFrame, query: str) -> pl.DataFrame
     return joined.filter(pl.col("query").cast(pl.String) == query)
 
 
-@pytest.mark.parametrize("text", [SPEC, LIMITED])
+@pytest.mark.parametrize("text", [LIMITED, *longer(SPEC)])
 def test_estimates_are_as_good_as_the_plan_says_and_better_than_draws(text: str) -> None:
     spec = load_spec(text)
     plan = tacit.plan(spec, rows(0, 8, 1), mechanism="uniform")
@@ -260,7 +261,7 @@ def change_private_events(data: pl.DataFrame, seed: int) -> pl.DataFrame:
     )
 
 
-@pytest.mark.parametrize("spend", ["paced", "every"])
+@pytest.mark.parametrize("spend", ["paced", *longer("every")])
 def test_who_is_left_out_follows_from_public_events_and_earlier_releases(
     spend: str, monkeypatch: Patch
 ) -> None:

@@ -24,7 +24,6 @@ from tacit.insight.counts import fit_periods
 SPEC = files("tacit.evaluation").joinpath("taxi.yaml").read_text("utf-8")
 METHODS = [
     ("uniform", "literal", False),
-    ("optimal", "posterior", False),
     ("optimal", "posterior", True),
 ]
 """Adaptive flips elements as uniform does; `test_answer_tables` has the weights of all of them."""

@@ -40,35 +40,53 @@ TYPES = {
 """A column of each type: servers differ in how they keep types, and in nothing else."""
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+@pytest.fixture(scope="module")
+def ledgers() -> Iterator[dict[str, Ledger]]:
+    """Ledgers that are written once for all tests, by the kind of their database."""
+    found: dict[str, Ledger] = {}
+    yield found
+    for ledger in found.values():
+        ledger.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
 def written(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Ledger]:
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    ledgers: dict[str, Ledger],
+) -> Ledger:
     """A ledger in which every table has rows; whatever is changed in it is put right again."""
-    if request.param == "sqlite":
-        place = str(tmp_path_factory.mktemp("tampering") / "ledger.db")
-    else:
-        server: Postgres = request.getfixturevalue("postgres")
-        place = server.database(f"tampering{next(NUMBERS)}")
-    with Ledger.open(place) as ledger:
-        one, other = ledger.take_over("one", "a"), ledger.take_over("other", "b")
-        ledger.take_over("idle", "c")
-        ids = one.enrol(pa.array(["a", "b"]))
-        one.register_zones(ids, ["Asia/Tokyo", "UTC"], 0)
-        one.declare_accounts(ids, [account(2)], {}, 0)
-        limited = account(3, limit=4 * NANO)
-        for window in range(2):
-            mine = opened(one, ["a", "b", "c"], limited, account(3, "stay", limit=None))
-            theirs = opened(other, ["c", "d"], account(2, limit=None, horizon=2 * MINUTE))
-            release(one, mine, 2 * window, windows=2)
-            release(other, theirs, window)
-            if window == 0:
-                with ledger.database.writing() as connection:
-                    record_act(connection, "operator ann", ActKind.APPROVED, "2", {"from": 1})
-                    record_act(connection, "operator bob", ActKind.REJECTED, "proposal 3")
-        one.record_delivery("file", 1, {"bytes": 5})
-        one.drop_delivered(["file"], 2**62)
-        yield ledger
+    if request.param not in ledgers:
+        if request.param == "sqlite":
+            place = str(tmp_path_factory.mktemp("tampering") / "ledger.db")
+        else:
+            server: Postgres = request.getfixturevalue("postgres")
+            place = server.database(f"tampering{next(NUMBERS)}")
+        ledgers[request.param] = fill(place)
+    return ledgers[request.param]
+
+
+def fill(place: str) -> Ledger:
+    """Open a new ledger, and write rows into all of its tables."""
+    ledger = Ledger.open(place)
+    one, other = ledger.take_over("one", "a"), ledger.take_over("other", "b")
+    ledger.take_over("idle", "c")
+    ids = one.enrol(pa.array(["a", "b"]))
+    one.register_zones(ids, ["Asia/Tokyo", "UTC"], 0)
+    one.declare_accounts(ids, [account(2)], {}, 0)
+    limited = account(3, limit=4 * NANO)
+    for window in range(2):
+        mine = opened(one, ["a", "b", "c"], limited, account(3, "stay", limit=None))
+        theirs = opened(other, ["c", "d"], account(2, limit=None, horizon=2 * MINUTE))
+        release(one, mine, 2 * window, windows=2)
+        release(other, theirs, window)
+        if window == 0:
+            with ledger.database.writing() as connection:
+                record_act(connection, "operator ann", ActKind.APPROVED, "2", {"from": 1})
+                record_act(connection, "operator bob", ActKind.REJECTED, "proposal 3")
+    one.record_delivery("file", 1, {"bytes": 5})
+    one.drop_delivered(["file"], 2**62)
+    return ledger
 
 
 def write(ledger: Ledger, statement: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import tacit
 from tacit.spec.specification import Specification
+from tests.longer import longer
 
 SPEC = """
 streams: {gps: {subject: who, time: at, unit: s}}
@@ -73,7 +74,7 @@ def find_gaps(*, memory: bool, ledger: Path | None = None) -> pl.DataFrame:
     return found.with_columns((pl.col("confidence") - pl.col("right")).abs().alias("gap"))
 
 
-@pytest.mark.parametrize("limit", [False, True], ids=["every window", "a limit"])
+@pytest.mark.parametrize("limit", [True, *longer(False)], ids=["a limit", "every window"])
 def test_with_memory_confidence_is_right_at_every_hour(limit: bool, tmp_path: Path) -> None:
     found = find_gaps(memory=True, ledger=tmp_path / "ledger.db" if limit else None)
     assert found["part"].n_unique() == 6

@@ -14,6 +14,7 @@ from tacit.planning.count_models import CountLimit, follow_history, learn_count_
 from tacit.privacy import count_memory
 from tacit.privacy.count_memory import CountHistory, CountMemory
 from tacit.privacy.randomness import SeededSource
+from tests.longer import longer
 
 WINDOW, DAY = MICROSECONDS["h"] // 6, 144
 LIMIT = CountLimit(Fraction(20), MICROSECONDS["d"])
@@ -46,7 +47,7 @@ def measure(memory: CountMemory, history: CountHistory, seed: int = 1) -> tuple[
     return float(np.abs(value - history.detected).mean()), float(covered.mean())
 
 
-@pytest.mark.parametrize("amount", [2, 20, 100])
+@pytest.mark.parametrize("amount", [20, *longer(2, 100)])
 def test_the_error_is_as_expected_and_intervals_cover_what_they_say(amount: int) -> None:
     limit = CountLimit(Fraction(amount), MICROSECONDS["d"])
     memory = learn(make(6, 1), limit)

@@ -52,12 +52,14 @@ def test_plans_of_random_specifications_get_what_they_expect_on_fresh_windows(gr
         assert abs(find_bias([row[place] for row in rows])) < 4
 
 
+@pytest.mark.soak
 def test_so_do_plans_for_many_queries() -> None:
     world = draw_world(MANY, most_queries=100)
     assert 25 <= len(world.spec.queries) <= 100
     assert find_faults(compare(world, MANY, fresh=4000)) == []
 
 
+@pytest.mark.soak
 def test_so_do_plans_with_memory() -> None:
     found = [compare_memory(draw_lasting_world(seed, most_queries=8), seed) for seed in LASTING]
     remembered = [one for one in found if one is not None]

@@ -28,6 +28,7 @@ from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import SeededSource
 from tacit.spec.mechanisms import MECHANISMS
 from tacit.spec.yaml_reader import loads
+from tests.longer import longer
 
 SPEC = """
 streams: {s: {subject: who, time: at}}
@@ -120,7 +121,7 @@ def test_the_least_epsilon_reaches_the_quality_and_a_fine_grid_finds_nothing_les
         assert not any(reached(needed * Fraction(one, 1000)) for one in below)
 
 
-@pytest.mark.parametrize(("query", "quality"), [("cruising", 0.6), ("station_wait", 0.92)])
+@pytest.mark.parametrize(("query", "quality"), [("cruising", 0.6), *longer(("station_wait", 0.92))])
 def test_on_taxi_trips_a_fine_grid_finds_nothing_less(query: str, quality: float) -> None:
     """The quality of one query is not monotone in epsilon if plans maximise the average."""
     spec = loads(files("tacit.evaluation").joinpath("taxi.yaml").read_text("utf-8"))
@@ -143,7 +144,7 @@ def test_on_taxi_trips_a_fine_grid_finds_nothing_less(query: str, quality: float
 TWO = SPEC.replace('"AND(a, b)", epsilon: 2}', "a, epsilon: 3}\n  - {pattern: b, epsilon: 5}")
 
 
-@pytest.mark.parametrize("least", ["total", "largest"])
+@pytest.mark.parametrize("least", ["total", *longer("largest")])
 def test_each_private_pattern_gets_what_it_needs(least: Literal["total", "largest"]) -> None:
     """One query about each."""
     spec = loads(TWO)
@@ -173,7 +174,7 @@ def test_each_private_pattern_gets_what_it_needs(least: Literal["total", "larges
         assert max(lacking) > 0
 
 
-@pytest.mark.parametrize("mechanism", ["adaptive", "optimal"])
+@pytest.mark.parametrize("mechanism", ["optimal", *longer("adaptive")])
 def test_epsilons_are_traded_and_a_grid_over_two_of_them_finds_no_smaller_total(
     mechanism: str,
 ) -> None:
@@ -195,7 +196,7 @@ def test_epsilons_are_traded_and_a_grid_over_two_of_them_finds_no_smaller_total(
             assert plan.expected.rows()[1]["quality"] < 0.9, (one, other)
 
 
-@pytest.mark.parametrize("mechanism", ["adaptive", "optimal"])
+@pytest.mark.parametrize("mechanism", ["adaptive", *longer("optimal")])
 def test_a_grid_over_two_epsilons_finds_no_smaller_largest_one(mechanism: str) -> None:
     spec = loads(TWO.replace('"OR(b, c)"', '"AND(a, b)"'))
     statistics = compute_statistics(spec, history())

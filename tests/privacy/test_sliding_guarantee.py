@@ -25,6 +25,7 @@ from tacit.privacy.mechanisms.pane_noise import PaneNoise
 from tacit.privacy.policies import Policy, PrivatePattern
 from tacit.spec.specification import Specification
 from tacit.windows.sliding import SlidingWindows, combine_panes
+from tests.longer import longer
 from tests.patterns.strategies import random_pattern
 from tests.privacy.enumeration import TooManyOutcomesError, within
 from tests.privacy.streams import Event, Way, all_streams, broken, by_hand, enumerated, furthest
@@ -117,7 +118,7 @@ def test_batches_and_restores_do_not_change_the_distribution(mechanism: str, dec
 
 
 @pytest.mark.parametrize("mechanism", ["uniform", "optimal"])
-@pytest.mark.parametrize("panes", [2, 3])
+@pytest.mark.parametrize("panes", [2, *longer(3)])
 def test_epsilon_is_not_wasted_either(mechanism: str, panes: int) -> None:
     """An occurrence of two elements changes 2k - 1 windows, one of a single element k."""
     for pattern, windows in (("AND(a, b)", 2 * panes - 1), ("a", panes)):

@@ -178,10 +178,10 @@ def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
 
         subject = open_page(chromium, errors, viewport=NARROW)
         log_in(subject, service, "subject", "t1")
-        subject.click("main >> text=Change it")
+        subject.click("main >> text=Privacy settings")
         subject.fill("#epsilon-1", "0.5")
         subject.fill("#limit-1", "10 per day")
-        subject.click("button:has-text('Change it')")
+        subject.click("button:has-text('Save')")
         assert subject.evaluate("document.documentElement.scrollWidth") <= 390
         expect(subject.locator("#live .chip").first).to_have_text("approved", timeout=300_000)
 
@@ -216,7 +216,7 @@ def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
         consumer.go_back()
         consumer.click(".card.query:has-text('late')")
         consumer.wait_for_selector("svg.grid")
-        operator.click("nav >> text=Acts")
+        operator.click("nav >> text=Audit log")
         operator.click("text=Verify the ledger")
         operator.wait_for_selector("text=The ledger is unchanged")
         assert "operator ann" in operator.inner_text("main")

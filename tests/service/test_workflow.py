@@ -435,7 +435,7 @@ def test_nothing_is_lost_or_released_twice_over_many_changes_under_load(
     tmp_path: Path, place: str
 ) -> None:
     """`make soak` makes more of them."""
-    change_under_load(tmp_path, changes=8, ledger=place)
+    change_under_load(tmp_path, changes=4, ledger=place)
 
 
 def change_under_load(folder: Path, changes: int, ledger: str | None = None) -> None:

@@ -1,6 +1,6 @@
 """Intervals of counts from answers cover what they say, with every mechanism and decoder.
 
-`tests/insight/test_counts.py` tests three combinations each time; here are the others. Memory needs
+`tests/insight/test_counts.py` tests two combinations each time; here are the others. Memory needs
 `optimal` and posterior decoding.
 """
 
@@ -20,6 +20,7 @@ from tests.insight.test_counts import (
         ("adaptive", "literal", False),
         ("adaptive", "posterior", False),
         ("optimal", "literal", False),
+        ("optimal", "posterior", False),
     ],
 )
 def test_intervals_cover_with_every_mechanism_and_decoder(
