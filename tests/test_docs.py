@@ -21,6 +21,20 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/*/README.md")])
 TUTORIALS = ("operators.md", "consumers.md", "planning.md", "subjects.md")
 
+CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]
+FOREIGN = {"MemoryDenyWriteExecute", "ValidationError"}  # of systemd and Pydantic
+FOLDERS = ("benchmarks", "docs", "examples", "tests", "src")  # the last one wins
+SOURCES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for folder in FOLDERS
+    for path in (ROOT / folder).rglob("*.py")
+}
+CLASSES = {
+    name: text
+    for text in SOURCES.values()
+    for name in re.findall(r"^class (\w+)", text, flags=re.M)
+}
+
 _HEADING = re.compile(r"^#+ (.+)$", re.M)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
@@ -138,6 +152,26 @@ def typed_commands(page: Path) -> Iterator[list[str]]:
                 words = words[words.index("|") + 1 :]
             if words:
                 yield words
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
+def test_modules_classes_and_methods_that_a_page_names_exist(page: Path) -> None:
+    """`windows/clock.py`, `ReleaseBatch`, `Engine.insert`."""
+    for word in re.findall(r"`([^`\n]+)`", _FENCED.sub("", page.read_text())):
+        if re.fullmatch(r"[\w/-]+\.py", word):
+            assert any(f"/{path}".endswith(f"/{word}") for path in SOURCES), word
+        elif re.fullmatch(r"[A-Z][a-z]+[A-Z]\w*", word):
+            assert word in CLASSES or word in FOREIGN, word
+        elif re.fullmatch(r"[A-Z][a-z]\w*\.[a-z_]\w+", word):
+            name, method = word.split(".")
+            assert re.search(rf"\b{method}\b", CLASSES[name]), word
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
+def test_metrics_that_a_page_names_exist(page: Path) -> None:
+    known = SOURCES["src/tacit/engines/metrics.py"]
+    for name in re.findall(r"`tacit_(\w+?)(?:_total)?`", page.read_text()):
+        assert f'"{name}"' in known or f'"tacit_{name}"' in known
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
