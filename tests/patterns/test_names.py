@@ -10,7 +10,7 @@ import pytest
 
 from tacit.errors import PatternError
 from tacit.patterns.language import parse_pattern
-from tacit.patterns.names import MAX_NODES, Names, check_aliases, resolve, resolve_one
+from tacit.patterns.names import MAX_NODES, Names, check_aliases, resolve
 from tacit.patterns.reference import detect
 from tacit.patterns.tree import MAX_DEPTH, Name, Not, Pattern, Seq
 from tests.patterns.strategies import random_pattern, random_window
@@ -20,6 +20,11 @@ EVENTS = frozenset({"a", "b", "c"})
 
 def parsed(texts: Mapping[str, str]) -> dict[str, Pattern]:
     return {name: parse_pattern(text) for name, text in texts.items()}
+
+
+def resolve_one(pattern: Pattern, patterns: Mapping[str, Pattern]) -> Pattern:
+    """The pattern, with the names of others replaced by their trees."""
+    return Names(patterns, EVENTS).resolve(pattern)
 
 
 def mistakes(**texts: str) -> list[tuple[str | None, str | None, str]]:
@@ -36,13 +41,13 @@ def test_names_are_replaced_by_their_trees_in_any_order_of_definition() -> None:
 
 
 def test_one_pattern_is_resolved_among_others() -> None:
-    found = resolve_one(parse_pattern("SEQ(p, c)"), parsed({"p": "OR(a, b)"}), EVENTS)
+    found = resolve_one(parse_pattern("SEQ(p, c)"), parsed({"p": "OR(a, b)"}))
     assert found == parse_pattern("SEQ(OR(a, b), c)")
 
 
 def test_a_name_stands_for_its_tree_as_if_written_there() -> None:
     quiet = parsed({"quiet": "NOT b"})
-    assert resolve_one(parse_pattern("SEQ(a, quiet, c)"), quiet, EVENTS) == parse_pattern(
+    assert resolve_one(parse_pattern("SEQ(a, quiet, c)"), quiet) == parse_pattern(
         "SEQ(a, NOT b, c)"
     )
 
@@ -115,7 +120,7 @@ def test_a_long_chain_of_other_names_is_resolved() -> None:
 
 def test_a_deep_pattern_is_resolved() -> None:
     deep = parse_pattern("SEQ(p, NOT " * 100 + "p" + ")" * 100)
-    found = resolve_one(deep, parsed({"p": "SEQ(a, b)"}), EVENTS)
+    found = resolve_one(deep, parsed({"p": "SEQ(a, b)"}))
     assert repr(found) == repr(deep).replace("p", "SEQ(a, b)")
 
 
@@ -184,14 +189,14 @@ def test_a_forgotten_comma_is_found_by_the_names() -> None:
 
 def test_the_aliases_of_a_used_pattern_stay_its_own() -> None:
     trip = parsed({"trip": "SEQ(a p, b q) WHERE p.v < q.v"})
-    found = resolve_one(parse_pattern("SEQ(trip, trip, c p) WHERE p.v > 1"), trip, EVENTS)
+    found = resolve_one(parse_pattern("SEQ(trip, trip, c p) WHERE p.v > 1"), trip)
     assert found == parse_pattern(
         "SEQ(SEQ(a p_2, b q) WHERE p_2.v < q.v, SEQ(a p_3, b q_2) WHERE p_3.v < q_2.v, c p)"
         " WHERE p.v > 1"
     )
     assert check_aliases(found) == []
     with pytest.raises(PatternError, match="'q', which is not an alias"):
-        resolve_one(parse_pattern("trip WHERE q.v > 1"), trip, EVENTS)
+        resolve_one(parse_pattern("trip WHERE q.v > 1"), trip)
 
 
 def test_new_aliases_are_neither_events_nor_taken() -> None:
@@ -207,7 +212,7 @@ def test_replacing_names_keeps_what_is_detected() -> None:
         inner = random_pattern(rng, depth=2, where=True)
         outer = random_pattern(rng, ("p", "a"), 2)
         window = random_window(rng, most=4, attributes=True)
-        found = resolve_one(outer, {"p": inner}, EVENTS)
+        found = resolve_one(outer, {"p": inner})
         assert check_aliases(found) == []
         written = parse_pattern(repr(outer).replace("p", f"({inner!r})"))
         assert detect(found, window) == detect(written, window)

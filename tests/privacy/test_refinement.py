@@ -16,7 +16,7 @@ from tacit.privacy.refinement import (
     MOST_VARIABLES,
     check_refinement,
     find_single_elements,
-    refine,
+    refine_exposure,
     with_shares,
 )
 
@@ -33,14 +33,14 @@ def chain(length: int) -> tuple[Policy, list[Pattern]]:
 
 def test_small_components_are_left_alone() -> None:
     policy, queries = chain(4)
-    assert refine(policy, queries) is policy
+    assert refine_exposure(policy, queries)[0] is policy
 
 
 def test_a_large_component_becomes_single_elements_and_others_stay() -> None:
     policy, queries = chain(MOST_VARIABLES + 2)
     alone = PrivatePattern("alone", frozenset({"x", "y"}), Fraction(3))
     wider = Policy((alone, *policy.patterns))
-    fine = refine(wider, [*queries, Name("x")])
+    fine = refine_exposure(wider, [*queries, Name("x")])[0]
     assert fine.patterns[0] == alone
     assert {len(pattern.elements) for pattern in fine.patterns[1:]} == {1}
     assert fine.private == wider.private
@@ -55,7 +55,7 @@ def test_shares_that_add_up_to_more_than_a_pattern_allows_are_refused(
 ) -> None:
     """Exactly those: the sum over each pattern's elements is compared, in fractions."""
     policy, queries = chain(MOST_VARIABLES + 2)
-    fine = refine(policy, queries)
+    fine = refine_exposure(policy, queries)[0]
     names = sorted(find_single_elements(policy, fine))
     shares = {name: amounts[n % len(amounts)] for n, name in enumerate(names)}
     within = all(
@@ -71,4 +71,4 @@ def test_shares_that_add_up_to_more_than_a_pattern_allows_are_refused(
 
 def test_the_shares_to_begin_with_are_lawful() -> None:
     policy, queries = chain(MOST_VARIABLES + 5)
-    check_refinement(policy, refine(policy, queries))
+    check_refinement(policy, refine_exposure(policy, queries)[0])

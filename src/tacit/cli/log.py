@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from tacit.errors import TacitError
 
-LEVELS: Final = ("debug", "info", "warning", "error")
-FORMATS: Final = ("text", "json")
 _TACIT: Final = "tacit"
 _MAX_FRAMES: Final = 12
 """How many stack frames of an exception are logged."""

@@ -59,7 +59,7 @@ def encode_column(column: pa.Array) -> EncodedColumn:
     kind = column.type
     if pa.types.is_dictionary(kind):
         indices = column.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
-        return _with_dictionary(
+        return _encode_dictionary(
             levels, indices, _encode_texts(column.dictionary), len(column.dictionary)
         )
     if pa.types.is_boolean(kind):
@@ -95,10 +95,10 @@ def _find_bounds(values: NDArray[np.int64]) -> tuple[bytes, bytes] | None:
 def _encode_levels(column: pa.Array) -> bytes:
     """Encode which values are there: one run if all of them are."""
     if not column.null_count:
-        levels = _varint(len(column) << 1) + b"\1"
+        levels = encode_varint(len(column) << 1) + b"\1"
     else:
         present = np.packbits(column.is_valid().to_numpy(zero_copy_only=False), bitorder="little")
-        levels = _varint(len(present) << 1 | 1) + present.tobytes()
+        levels = encode_varint(len(present) << 1 | 1) + present.tobytes()
     return len(levels).to_bytes(4, "little") + levels
 
 
@@ -133,7 +133,7 @@ def _encode_floats(levels: bytes, values: NDArray[np.float32]) -> EncodedColumn:
     found = _number_values(values.view(np.uint32), distinct, numbers)
     if found < 0:
         return EncodedColumn(levels + values.tobytes(), PLAIN)
-    return _with_dictionary(levels, numbers, distinct[:found].tobytes(), found)
+    return _encode_dictionary(levels, numbers, distinct[:found].tobytes(), found)
 
 
 def _encode_times(levels: bytes, values: NDArray[np.int64]) -> EncodedColumn:
@@ -145,12 +145,12 @@ def _encode_times(levels: bytes, values: NDArray[np.int64]) -> EncodedColumn:
     distinct, numbers = np.unique(values[runs], return_inverse=True)
     lengths = np.diff(runs, append=len(values))
     indices = np.repeat(numbers.astype(np.int32), lengths)
-    return _with_dictionary(
+    return _encode_dictionary(
         levels, indices, distinct.tobytes(), len(distinct), _find_bounds(distinct)
     )
 
 
-def _with_dictionary(
+def _encode_dictionary(
     levels: bytes,
     indices: NDArray[np.int32],
     dictionary: bytes,
@@ -169,15 +169,16 @@ def _with_dictionary(
 
 def _encode_differences(values: NDArray[np.int64]) -> bytes:
     """Encode integers by their differences, packed in blocks."""
-    head = _varint(_BLOCK) + _varint(_BLOCK // _MINI) + _varint(len(values))
-    head += _varint(_zigzag(int(values[0]) if len(values) else 0))
+    head = encode_varint(_BLOCK) + encode_varint(_BLOCK // _MINI) + encode_varint(len(values))
+    head += encode_varint(encode_zigzag(int(values[0]) if len(values) else 0))
     blocks = -(-max(0, len(values) - 1) // _BLOCK)
     octets = np.empty(blocks * (10 + _BLOCK // _MINI + 8 * _BLOCK) + 8, np.uint8)
     size = _write_differences(values, octets)
     return head + octets[:size].tobytes()
 
 
-def _varint(number: int) -> bytes:
+def encode_varint(number: int) -> bytes:
+    """Encode a natural number, seven bits to a byte, lowest first."""
     octets = bytearray()
     while number > 127:
         octets.append(number & 127 | 128)
@@ -186,7 +187,8 @@ def _varint(number: int) -> bytes:
     return bytes(octets)
 
 
-def _zigzag(number: int) -> int:
+def encode_zigzag(number: int) -> int:
+    """Map an integer to a natural number: 0, -1, 1, -2, ... become 0, 1, 2, 3, ..."""
     return number << 1 if number >= 0 else (-number << 1) - 1
 
 

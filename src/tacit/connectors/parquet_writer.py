@@ -19,6 +19,8 @@ from tacit.connectors.parquet_pages import (
     EncodedColumn,
     can_encode,
     encode_column,
+    encode_varint,
+    encode_zigzag,
     list_encodings,
     shrink_dictionary,
 )
@@ -195,27 +197,16 @@ def _encode_struct(fields: Struct) -> bytes:
 
 def _encode_value(kind: int, value: Any) -> bytes:
     if kind in (_I32, _I64):
-        return _encode_varint(value << 1 if value >= 0 else (-value << 1) - 1)
+        return encode_varint(encode_zigzag(value))
     if kind == _BINARY:
-        return _encode_varint(len(value)) + bytes(value)
+        return encode_varint(len(value)) + bytes(value)
     if kind == _STRUCT:
         return _encode_struct(value)
     if kind == _LIST:
         inner, elements = value
         size = len(elements)
         head = (
-            bytes([size << 4 | inner])
-            if size < 15
-            else bytes([0xF0 | inner]) + _encode_varint(size)
+            bytes([size << 4 | inner]) if size < 15 else bytes([0xF0 | inner]) + encode_varint(size)
         )
         return head + b"".join(_encode_value(inner, element) for element in elements)
     return b""  # a boolean is its type
-
-
-def _encode_varint(number: int) -> bytes:
-    octets = bytearray()
-    while number > 127:
-        octets.append(number & 127 | 128)
-        number >>= 7
-    octets.append(number)
-    return bytes(octets)

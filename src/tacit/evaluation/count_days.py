@@ -19,7 +19,7 @@ from tacit.evaluation.baselines.count_series import (
     CountMethod,
     CountSetting,
     Floats,
-    Tuned,
+    TunedMethod,
 )
 from tacit.evaluation.baselines.fast import Fast
 from tacit.evaluation.baselines.pegasus import Pegasus
@@ -27,7 +27,6 @@ from tacit.evaluation.baselines.rescue_dp import RescueDp
 from tacit.evaluation.count_release import PacedCounts, SummedResponses
 from tacit.evaluation.trips import Trips
 from tacit.pictures import INK, load_figure
-from tacit.progress import ProgressCallback, ignore_progress
 from tacit.spec.yaml_reader import loads
 
 EPSILONS: Final = (5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
@@ -57,7 +56,7 @@ _RESCUE_DP: Final = tuple(
 METHODS: Final[tuple[CountMethod, ...]] = (
     SummedResponses(),
     *(
-        Tuned((*given, *(AroundCourse(one) for one in given)))
+        TunedMethod((*given, *(AroundCourse(one) for one in given)))
         for given in (_FAST, _PEGASUS, _RESCUE_DP)
     ),
     PacedCounts(),
@@ -92,7 +91,7 @@ class CountSeries:
         setting = CountSetting(self.days[: self.past], self.subjects)
         true = self.days[self.past :].ravel()
         random = np.random.default_rng(seed)
-        if isinstance(method, Tuned | PacedCounts):
+        if isinstance(method, TunedMethod | PacedCounts):
             method = method.choose(setting, epsilon)
         released = [method.release(true, setting, epsilon, random).counts for _ in range(repeats)]
         found = [np.clip(one, 0, self.subjects) - true for one in released]
@@ -104,9 +103,7 @@ class CountSeries:
         }
 
 
-def generate_series(
-    taxis: int, past: int, days: int, seed: int, progress: ProgressCallback = ignore_progress
-) -> list[CountSeries]:
+def generate_series(taxis: int, past: int, days: int, seed: int) -> list[CountSeries]:
     """Count the queries of generated taxis, window by window."""
     spec = loads(files("tacit.evaluation").joinpath("taxi.yaml").read_text("utf-8"))
     asked = tuple(query for query in spec.queries if query.name in QUERIES)
@@ -121,7 +118,7 @@ def generate_series(
         counted.append(frame.group_by("window_start", "query").len())
 
     frames = (pl.DataFrame(batch) for batch in trips.batches())
-    detect(spec, frames, to=count, progress=progress)
+    detect(spec, frames, to=count)
     whole = pl.concat(counted)
     return [
         CountSeries(
@@ -175,17 +172,15 @@ def compare_counts(
     epsilons: Sequence[float] = EPSILONS,
     repeats: int = 20,
     seed: int = 0,
-    progress: ProgressCallback = ignore_progress,
 ) -> pl.DataFrame:
     """Measure all methods: a row for each data set, size, epsilon and method, over its queries."""
     rows = []
-    for number, one in enumerate(series):
+    for one in series:
         for epsilon in epsilons:
             for method in METHODS:
                 about = {"data": one.data, "subjects": one.subjects, "epsilon_per_day": epsilon}
                 errors = one.measure(method, epsilon, repeats, seed)
                 rows.append(about | {"method": method.name, "query": one.query} | errors)
-        progress((number + 1) / len(series), "comparing counts")
     keys = ["data", "subjects", "epsilon_per_day", "method"]
     return (
         pl.DataFrame(rows)

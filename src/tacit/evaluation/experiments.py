@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -34,12 +33,13 @@ from tacit.evaluation.methods import (
     measure_errors,
 )
 from tacit.evaluation.own_methods import identify_file
-from tacit.evaluation.results_folder import KeptResults
+from tacit.evaluation.results_folder import StoredResults
 from tacit.evaluation.synthetic import draw_data_set
 from tacit.evaluation.taxi_areas import make_taxi_data_set
 from tacit.evaluation.tdrive import ZONE, TaxiPart, select_taxis
 from tacit.evaluation.trips import Trips
 from tacit.evaluation.variations import VARIATIONS, Variation
+from tacit.kernels.threads import count_cores
 from tacit.options import option
 from tacit.privacy.exponentials import format_epsilon
 
@@ -349,15 +349,9 @@ class ExperimentOutcome:
         kind = self.experiment.scores.index(score)
         return np.asarray(self.errors[:, self.values.index(value), place, column, kind])
 
-    def band(
-        self,
-        method: Method,
-        epsilon: Fraction,
-        value: float | None = None,
-        score: str = "micro",
-    ) -> Band:
+    def band(self, method: Method, epsilon: Fraction, value: float | None = None) -> Band:
         """Return the mean error of a method."""
-        return error_band(self.of(method, epsilon, value, score))
+        return error_band(self.of(method, epsilon, value))
 
     def ratio(self, method: Method, other: Method, epsilon: Fraction) -> Band | None:
         """Compare a method's mean error with another's, on the same data sets."""
@@ -393,7 +387,7 @@ class ExperimentOutcome:
 
 def perform(
     experiment: Experiment,
-    kept: KeptResults,
+    kept: StoredResults,
     datasets: int,
     *,
     processes: int | None = None,
@@ -414,7 +408,7 @@ def perform(
     return ExperimentOutcome(experiment, np.stack([kept.done[number] for number in numbers]))
 
 
-def open_results(experiment: Experiment, folder: Path | None, datasets: int) -> KeptResults:
+def open_results(experiment: Experiment, folder: Path | None, datasets: int) -> StoredResults:
     """Open the results in a folder; refuse those of another experiment."""
     varied = experiment.variation
     shape = (
@@ -423,14 +417,7 @@ def open_results(experiment: Experiment, folder: Path | None, datasets: int) -> 
         len(experiment.comparison.methods),
         len(experiment.scores),
     )
-    return KeptResults(folder, experiment.parameters() | {"datasets": datasets}, shape)
-
-
-def count_cores() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return StoredResults(folder, experiment.parameters() | {"datasets": datasets}, shape)
 
 
 def _run_processes(

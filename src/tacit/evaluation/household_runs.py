@@ -29,8 +29,6 @@ from tacit.privacy.randomness import SeededSource
 from tacit.privacy.statistics import Statistics
 from tacit.spec.specification import Query, Specification
 
-Presence = NDArray[np.bool_]
-
 
 class HomeRuns:
     """Homes whose first half of the days is history, and the second half is answered."""

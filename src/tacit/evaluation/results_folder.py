@@ -17,7 +17,7 @@ PARAMETERS: Final = "run.json"
 RESULTS: Final = "results.jsonl"
 
 
-class KeptResults:
+class StoredResults:
     """The results of data sets, in a folder or, without one, in memory.
 
     A folder belongs to one run: its results must come from the same parameters.

@@ -141,10 +141,7 @@ def make_taxi_data_set(
     reports: pl.DataFrame,
     seed: int,
     *,
-    box: Box = URBAN,
-    side: int = 20,
     history_days: float | None = None,
-    alpha: float = 0.5,
 ) -> TaxiDataSet:
     """Make the experiment on these reports, with cells drawn by the seed.
 
@@ -153,11 +150,11 @@ def make_taxi_data_set(
     """
     if not reports.height:
         raise SourceError("expected reports of taxis; got none")
-    cells = TaxiCells.draw(seed, box, side)
-    times = _zoned(reports["ts"])
+    cells = TaxiCells.draw(seed)
+    times = _add_zone(reports["ts"])
     windows = times.dt.timestamp("us").to_numpy() // _WINDOW
     first, end = int(windows.min()), int(windows.max()) + 1
-    turn = _turn(times, history_days)
+    turn = _find_turn(times, history_days)
     if not first < turn < end:
         raise SourceError(
             f"{end - first} windows of reports cannot be divided into history and test after "
@@ -172,7 +169,7 @@ def make_taxi_data_set(
     presence[numbers[seen], windows[seen] - first, kinds[seen]] = True
     past, later = presence[:, : turn - first], presence[:, turn - first :]
     return TaxiDataSet(
-        spec=make_taxi_specification(cells, taxis, alpha),
+        spec=make_taxi_specification(cells, taxis),
         history=past.reshape(-1, len(TYPES)),
         test=later.reshape(-1, len(TYPES)),
         taxis=taxis,
@@ -182,9 +179,7 @@ def make_taxi_data_set(
     )
 
 
-def make_taxi_specification(
-    cells: TaxiCells, taxis: NDArray[np.int64], alpha: float
-) -> Specification:
+def make_taxi_specification(cells: TaxiCells, taxis: NDArray[np.int64]) -> Specification:
     """Make the specification of the private pattern and the query, also for the engine."""
     names = [f"cell_{column}_{row}" for column, row in np.argwhere(cells.kinds >= 0).tolist()]
     kinds = cells.kinds[cells.kinds >= 0]
@@ -202,17 +197,17 @@ def make_taxi_specification(
             for number, kind in enumerate(TYPES)
         },
         private=(Private(pattern=Or(*TYPES[:2]), epsilon=LARGEST_EPSILON),),
-        queries=(Query(name="in_target", consumer="all", pattern=Or(*TYPES[1:]), alpha=alpha),),
+        queries=(Query(name="in_target", consumer="all", pattern=Or(*TYPES[1:])),),
     )
 
 
-def _zoned(times: pl.Series) -> pl.Series:
+def _add_zone(times: pl.Series) -> pl.Series:
     if not isinstance(times.dtype, pl.Datetime):
         raise SourceError(f"expected timestamps in ts; got {times.dtype}")
     return times if times.dtype.time_zone else times.dt.replace_time_zone(ZONE)
 
 
-def _turn(times: pl.Series, history_days: float | None) -> int:
+def _find_turn(times: pl.Series, history_days: float | None) -> int:
     """Return the number of the first test window, counted from the epoch."""
     midnights = times.dt.truncate("1d")
     begin, last = (int(midnights.dt.timestamp("us").sort()[place]) for place in (0, -1))

@@ -101,16 +101,17 @@ def parse_predicate(where: str) -> Predicate:
 
 
 def _predicate(tree: Tree) -> Predicate:
-    return Predicate(tree, tuple(dict.fromkeys(_columns(tree))))
+    return Predicate(tree, tuple(dict.fromkeys(list_columns(tree))))
 
 
-def _columns(tree: Tree) -> Iterator[str]:
+def list_columns(tree: Tree) -> Iterator[str]:
+    """Yield the columns that an expression reads; one may come several times."""
     match tree:
         case Column(name):
             yield name
         case FunctionCall(_, arguments):
             for argument in arguments:
-                yield from _columns(argument)
+                yield from list_columns(argument)
 
 
 def _find_compared(tree: Tree) -> Iterator[str]:

@@ -25,6 +25,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
+from tacit.events.predicates import list_columns
 from tacit.events.shapes import EARTH, OUTSIDE, WHOLLY, Box, Circle, Polygon, Shape, haversine
 from tacit.events.sql import Column, FunctionCall, Tree
 from tacit.events.sql import Literal as Constant
@@ -80,9 +81,9 @@ def relate(one: TupleCondition, other: TupleCondition) -> Relation | None:
 def _relate(one: TupleCondition, other: TupleCondition) -> Relation | None:
     ours, theirs = one, other
     if all(isinstance(area, Box) for area in (*one.areas, *other.areas)):
-        ours, theirs = _with_boxes(one), _with_boxes(other)
+        ours, theirs = _replace_boxes(one), _replace_boxes(other)
     shapes = list(dict.fromkeys([*ours.areas, *theirs.areas]))
-    reads = {name for c in (ours, theirs) if c.tree for name in _columns(c.tree)}
+    reads = {name for c in (ours, theirs) if c.tree for name in list_columns(c.tree)}
     if shapes and reads & {*one.position, *other.position}:
         raise NotDerivedError
     world = _ValueSpace.of([c.tree for c in (ours, theirs) if c.tree is not None])
@@ -98,10 +99,10 @@ def _relate(one: TupleCondition, other: TupleCondition) -> Relation | None:
             )
             sure = inside in certain and not world.opaque
             seen[both] = seen.get(both, False) or sure
-    return _named(seen)
+    return _choose_relation(seen)
 
 
-def _named(seen: Mapping[tuple[bool, bool], bool]) -> Relation | None:
+def _choose_relation(seen: Mapping[tuple[bool, bool], bool]) -> Relation | None:
     """Choose the relation from the possible cases; the value is whether a case is certain."""
     both, first, second = (case in seen for case in ((True, True), (True, False), (False, True)))
     if not both:
@@ -305,19 +306,10 @@ def _not(truth: Truth) -> Truth:
     return None if truth is None else not truth
 
 
-def _columns(tree: Tree) -> Iterator[str]:
-    match tree:
-        case Column(name):
-            yield name
-        case FunctionCall(_, arguments):
-            for argument in arguments:
-                yield from _columns(argument)
-
-
 # Areas.
 
 
-def _with_boxes(condition: TupleCondition) -> TupleCondition:
+def _replace_boxes(condition: TupleCondition) -> TupleCondition:
     """Replace boxes by comparisons of longitude and latitude."""
     boxes = [area for area in condition.areas if isinstance(area, Box)]
     if not boxes:

@@ -24,6 +24,7 @@ from numba.core.errors import NumbaError
 from tacit.kernels import KERNELS
 from tacit.kernels.locks import release_all
 from tacit.kernels.signatures import parse_type
+from tacit.kernels.threads import count_cores
 
 _MOST_HELPERS: Final = 3
 """The most helpers; each needs about 200 MB of memory."""
@@ -143,7 +144,7 @@ def help_compile(wanted: Sequence[KernelSignature], is_needed: Callable[[], bool
 
 
 def help_install(wanted: Sequence[KernelSignature], installer: int, ancestor: int) -> None:
-    """Compile kernels while packages are installed, and go on until an ancestor process ends.
+    """Compile kernels while packages are installed, and continue until an ancestor process ends.
 
     The packages are complete when the installer, the parent process, has ended; it may have ended
     already. Only then are kernels compiled whose modules could not be imported before.
@@ -237,11 +238,4 @@ def _run_helpers(wanted: Sequence[KernelSignature], helpers: int | None) -> Iter
 
 
 def _count_helpers() -> int:
-    return min(_count_processors() - 1, _MOST_HELPERS)
-
-
-def _count_processors() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return min(count_cores() - 1, _MOST_HELPERS)

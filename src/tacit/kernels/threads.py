@@ -18,6 +18,13 @@ _opening = threading.Lock()
 CORES: Final = os.cpu_count() or 1
 
 
+def count_cores() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def run_in_turn(calls: Sequence[Callable[[], Result]]) -> list[Result]:
     """Call one after the other."""
     return [call() for call in calls]

@@ -13,7 +13,7 @@ from tacit.errors import PatternError, nearest
 from tacit.patterns.aliases import check_aliases, given_aliases, rebuild, rename
 from tacit.patterns.tree import MAX_DEPTH, Name, Pattern, children, depth, walk
 
-__all__ = ["MAX_NODES", "Names", "check_aliases", "resolve", "resolve_one"]
+__all__ = ["MAX_NODES", "Names", "check_aliases", "resolve"]
 
 MAX_NODES = 100_000
 """How many parts a pattern may have once the names in it are replaced."""
@@ -55,7 +55,7 @@ class Names:
                 self.mistakes.append(_mistake(name, name, text))
             self.mistakes += self._own_mistakes(name, pattern)
         faulty = {mistake.pattern for mistake in self.mistakes}
-        order, circles = _in_order(self.written)
+        order, circles = _sort_by_use(self.written)
         self.mistakes += circles
         for name in order:
             pattern = self.written[name]
@@ -156,13 +156,6 @@ class Names:
         return rebuild(pattern, inlined)
 
 
-def resolve_one(
-    pattern: Pattern, patterns: Mapping[str, Pattern], events: Collection[str]
-) -> Pattern:
-    """Replace the names of patterns in one pattern."""
-    return Names(patterns, events).resolve(pattern)
-
-
 def _mistake(pattern: str | None, word: str | None, message: str) -> PatternError:
     return PatternError(message, pattern=pattern, word=word)
 
@@ -180,7 +173,7 @@ def _too_large(name: str | None, nodes: int, deep: int) -> list[PatternError]:
     return [_mistake(name, None, f"{subject} {text}")]
 
 
-def _in_order(patterns: Mapping[str, Pattern]) -> tuple[list[str], list[PatternError]]:
+def _sort_by_use(patterns: Mapping[str, Pattern]) -> tuple[list[str], list[PatternError]]:
     """Return the patterns, each after those it names, and the cycles among them.
 
     A pattern in a cycle, or that leads to one, is still listed, but it is never usable.

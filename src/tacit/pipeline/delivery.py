@@ -18,6 +18,7 @@ import pyarrow as pa
 from tacit.answers.answers import Answers
 from tacit.answers.codec import Names, unpack, unpack_counts
 from tacit.errors import LedgerLostError, UnreachableError
+from tacit.ledger.none import NoLease, NoLedger
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 
 if TYPE_CHECKING:
@@ -104,6 +105,15 @@ class Delivery:
         for delivery in self._deliveries:
             if delivery.ident is not None:
                 delivery.join(_CLOSE_SECONDS)
+
+
+def open_delivery(
+    ledger: Ledger | NoLedger, lease: Lease | NoLease, sinks: Sequence[Sink]
+) -> Delivery | DirectDelivery:
+    """Deliver from the ledger if there is one, and directly otherwise."""
+    if isinstance(ledger, NoLedger) or isinstance(lease, NoLease):
+        return DirectDelivery(sinks)
+    return Delivery.from_ledger(ledger, lease, sinks)
 
 
 class DirectDelivery:

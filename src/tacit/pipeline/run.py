@@ -27,7 +27,7 @@ from tacit.ledger.none import NoLease, NoLedger
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.deadletters import DeadLetters
-from tacit.pipeline.delivery import Delivery, DirectDelivery
+from tacit.pipeline.delivery import open_delivery
 from tacit.pipeline.evaluators import Evaluator
 from tacit.pipeline.reader import IDLE_SECONDS, Input, InputStatus, Reader, check_different
 from tacit.pipeline.refusals import Refusals
@@ -102,13 +102,12 @@ class Run:
         check_sources(spec, inputs, durable=durable)
         noise = noise or Noise()
         version = None if plan is None else SpecVersion(spec, plan)
-        if version is not None:
-            version.check()
-        if version is not None:
-            compiled = version.compile(noise, workers)
-        else:
+        if version is None:
             compiled = CompiledSpec(spec, evaluator, recorded)
             compiled.evaluator.workers = workers
+        else:
+            version.check()
+            compiled = version.compile(noise, workers)
         self.inputs = with_content(inputs)
         check_inputs(compiled, self.inputs)
         check_different(self.inputs, resumable=durable)
@@ -121,14 +120,8 @@ class Run:
         self._sinks = list(sinks)
         self._stopping = threading.Event()
         self._retry = LedgerRetry(ledger.name, self._stopping)
-        self._lease: Lease | NoLease
-        self._delivery: Delivery | DirectDelivery
-        if isinstance(ledger, NoLedger):
-            self._lease = ledger.take_over(name, spec.fingerprint)
-            self._delivery = DirectDelivery(sinks)
-        else:
-            self._lease = ledger.take_over(name, spec.fingerprint)
-            self._delivery = Delivery.from_ledger(ledger, self._lease, sinks)
+        self._lease: Lease | NoLease = ledger.take_over(name, spec.fingerprint)
+        self._delivery = open_delivery(ledger, self._lease, sinks)
         checkpoint = read_checkpoint(self._lease.read_checkpoint(), private=noise.private)
         self.outcome.resumed = checkpoint is not None
         self._progress = progress

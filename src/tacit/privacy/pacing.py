@@ -25,7 +25,6 @@ from tacit.errors import PlanError
 from tacit.privacy.prices import NANO
 
 Floats = NDArray[np.float64]
-Bits = NDArray[np.bool_]
 
 EXPLORED: Final = 1 / 64
 """The least chance of a window to be paid for, even if it is not worth its price: a wrong model

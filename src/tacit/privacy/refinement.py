@@ -22,18 +22,15 @@ MOST_VARIABLES: Final = 12
 """A component with more variables than this is refined."""
 
 
-def refine(policy: Policy, queries: Sequence[Pattern]) -> Policy:
-    """Return the policy with the private patterns of large components as single elements.
+def refine_exposure(policy: Policy, queries: Sequence[Pattern]) -> tuple[Policy, Exposure]:
+    """Replace the private patterns of large components by single elements.
+
+    Returns the refined policy and its components.
 
     Guarantee: a mechanism that protects the refined policy protects the policy.
     Why: a change inside a private pattern changes only the elements that replace it, so their
     ratios multiply; their epsilons add up to at most the pattern's, as in uniform.
     """
-    return refine_exposure(policy, queries)[0]
-
-
-def refine_exposure(policy: Policy, queries: Sequence[Pattern]) -> tuple[Policy, Exposure]:
-    """Do the same as `refine`, and also return the components of the refined policy."""
     split = split_queries(policy, queries)
     large = split.list_large(MOST_VARIABLES)
     if not large:

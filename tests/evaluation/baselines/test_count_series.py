@@ -12,7 +12,7 @@ from tacit.evaluation.baselines.count_series import (
     Floats,
     KalmanFilter,
     PidController,
-    Tuned,
+    TunedMethod,
 )
 from tacit.evaluation.baselines.fast import Fast
 from tacit.evaluation.baselines.pegasus import Pegasus
@@ -191,7 +191,7 @@ def test_a_filter_weighs_by_variances() -> None:
 def test_the_best_parameters_on_history_are_used() -> None:
     setting = CountSetting(make_days(3), 400)
     good, bad = Fast(share=0.5), Fast(share=1 / DAY)
-    assert Tuned((bad, good)).choose(setting, 500.0) is good
+    assert TunedMethod((bad, good)).choose(setting, 500.0) is good
 
 
 def test_an_epsilon_that_is_not_positive_is_refused() -> None:

@@ -77,7 +77,7 @@ class KalmanFilter:
         return cls(float(history.mean()), float(history.var()), setting.change)
 
     def predict(self) -> float:
-        """Go on by one window."""
+        """Advance by one window."""
         self.variance += self.step
         return self.value
 
@@ -191,7 +191,7 @@ class AroundCourse:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TunedMethod:
     """A method with the parameters that are best on history, out of several."""
 
     candidates: tuple[CountMethod, ...]

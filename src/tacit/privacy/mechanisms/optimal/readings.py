@@ -7,7 +7,6 @@ its number is a *code*. Codes are stored from -2 downwards; -1 stands for no sym
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import cached_property, partial
 from itertools import pairwise
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.kernels import compiled
-from tacit.kernels.threads import run_in_threads
+from tacit.kernels.threads import CORES, run_in_threads
 from tacit.privacy.components import Component
 from tacit.privacy.mechanisms.optimal.part_tables import (
     Bits,
@@ -183,7 +182,7 @@ class SymbolReadings:
         With a `majority`, answers are literal: they count as posteriors of 0 and 1.
         """
         parts = len(counts.true)
-        number = 1 if parts * len(signals) < _SHARED else min(parts, os.cpu_count() or 1)
+        number = 1 if parts * len(signals) < _SHARED else min(parts, CORES)
         bounds = [parts * n // number for n in range(number + 1)]
         calls = [
             partial(
