@@ -7,12 +7,12 @@ TacitError
 ├── PatternError            a pattern that cannot be read or used
 ├── SourceError             input that cannot be read at all
 ├── SinkError               answers that cannot be written
-│   ├── ClosedPipeError     nobody reads the output any more
+│   ├── ClosedPipeError     the reader of the output has closed it
 │   └── UnreachableError    a receiver that does not answer now; it is tried again
 ├── RefusedInputError       more of the input was refused than was allowed
 ├── SchemaError             a source lacks a column, or a column has an unfit type
 ├── PrivacyError            numbers that no channel can be made of
-│   ├── AuditError          a channel that gives away more than it may: an internal error
+│   ├── AuditError          a channel that reveals more than it may: an internal error
 │   └── RandomnessError     the source of randomness failed, so nothing was drawn
 ├── PlanError               a plan that is missing, damaged or for another specification
 ├── StateError              a snapshot that does not belong to this engine
@@ -22,7 +22,7 @@ TacitError
     ├── LedgerLostError     the database does not answer now; it is tried again
     ├── OutdatedLedgerError an older version, which the next run brings up to date
     ├── FencedError         another engine has taken over this run
-    └── StaleError          others have charged in between; what was drawn must be drawn anew
+    └── StaleError          others have charged in between; what was drawn must be drawn again
 
 A message says what was expected, what was given, and what to do. It never contains the
 contents of an event, since messages reach logs.

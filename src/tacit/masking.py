@@ -162,13 +162,13 @@ def exposed(arguments: Iterable[str]) -> list[str]:
     """Return the command-line arguments with secrets, masked, and what to use instead."""
     return [
         f"{mask(text)} has a secret in it, which every user of this machine can read in the list"
-        f" of processes. {_instead(text)}"
+        f" of processes. {_suggest_safe(text)}"
         for text in arguments
         if secrets_in(text)
     ]
 
 
-def _instead(text: str) -> str:
+def _suggest_safe(text: str) -> str:
     found = _START.search(text)
     scheme = "" if found is None else found[0].removesuffix("://").lower()
     if scheme.startswith("postgres"):

@@ -126,9 +126,9 @@ def test_every_query_has_its_file_though_nothing_is_written(suffix: str, tmp_pat
 @pytest.mark.parametrize("name", ["{consumer}/{query}.csv", "{consumer}/{query}/"])
 def test_a_release_without_rows_for_a_query_reaches_its_file_too(name: str, tmp_path: Path) -> None:
     part = batch(1)
-    with open_resumable_sink(f"{tmp_path}/{name}") as outlet:
-        outlet.recover(None)
-        outlet.deliver(ReleaseBatch(1, part.table.slice(0, 1), part.consumers))
+    with open_resumable_sink(f"{tmp_path}/{name}") as sink:
+        sink.recover(None)
+        sink.deliver(ReleaseBatch(1, part.table.slice(0, 1), part.consumers))
     files = [p for p in tmp_path.rglob("*") if p.is_file() and not p.name.startswith(".")]
     assert {path.relative_to(tmp_path).parts[0] for path in files} == {"city", "clinic"}
     assert len(files) == 3
@@ -156,10 +156,10 @@ def test_subjects_may_be_more_than_files_that_can_be_open(tmp_path: Path) -> Non
     try:
         with open_sink(f"{tmp_path}/{{subject}}.csv", table.schema) as sink:
             sink.write(table)
-        with open_resumable_sink(f"{tmp_path}/kept/{{subject}}.csv") as outlet:
-            outlet.recover(None)
+        with open_resumable_sink(f"{tmp_path}/kept/{{subject}}.csv") as resumable:
+            resumable.recover(None)
             for release in (1, 2):
-                outlet.deliver(ReleaseBatch(release, table, {}))
+                resumable.deliver(ReleaseBatch(release, table, {}))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (tmp_path / "s7.csv").read_text() == "subject,n\ns7,7\ns7,407\n"
@@ -171,9 +171,9 @@ def test_a_delivery_that_fails_in_one_file_comes_again_once_in_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first files have the release already when the disk is full."""
-    with open_resumable_sink(f"{tmp_path}/{{query}}.jsonl") as outlet:
-        outlet.recover(None)
-        outlet.deliver(batch(1))
+    with open_resumable_sink(f"{tmp_path}/{{query}}.jsonl") as sink:
+        sink.recover(None)
+        sink.deliver(batch(1))
         calls = 0
 
         def full_later(_: int) -> None:
@@ -185,8 +185,8 @@ def test_a_delivery_that_fails_in_one_file_comes_again_once_in_all(
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full_later)
             with pytest.raises(UnreachableError):
-                outlet.deliver(batch(2))
-        outlet.deliver(batch(2))
+                sink.deliver(batch(2))
+        sink.deliver(batch(2))
     ids = [row for part in read(tmp_path, ".jsonl").values() for row in part["id"].to_list()]
     wanted = [row for n in (1, 2) for row in batch(n).table["id"].to_pylist()]
     assert sorted(ids) == sorted(wanted)

@@ -45,7 +45,7 @@ LEDGER: Final = "ledger.db"
 MESSAGES: Final = ("json", "cbor")
 FILES: Final = ("a.csv", "a.jsonl", "a.csv.gz", "a.jsonl.zst")
 SINKS: Final = (*FILES, "a.parquet", "a.arrow", "-", "{consumer}.csv", "{query}-{subject}.parquet")
-OUTLETS: Final = (
+RESUMABLE_SINKS: Final = (
     *(*FILES, "-", "parts/", "parts/*.csv", "parts/*.arrow"),
     *("{consumer}.jsonl", "{subject}.csv", "{consumer}/{query}/"),
 )
@@ -171,7 +171,7 @@ class Runs:
         by_chance = rng.random() < (0.2 if world.limited else 0.02)
         remembers = world.limited and world.plan.has_memory
         self._ledger = ledger or world.then is not None or remembers or by_chance
-        self._sink = rng.choice(OUTLETS if self._ledger else SINKS)
+        self._sink = rng.choice(RESUMABLE_SINKS if self._ledger else SINKS)
         self._piece = rng.choice((700, 2000, 1 << 23, 1 << 23))
         self._rows = rng.choice((5, 16, 1 << 18, 1 << 18))
         self._ahead = world.then is None and rng.random() < 0.1

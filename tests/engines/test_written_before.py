@@ -68,8 +68,8 @@ def go_on(place: str) -> RunOutcome:
     spec = load("spec.yaml")
     inputs = assign(spec, [(None, open_source("input"))])
     plan = plan_without_history(spec)
-    with Ledger.open(place) as ledger, open_resumable_sink("answers.jsonl") as outlet:
-        return Run(spec, inputs, plan=plan, ledger=ledger, sinks=[outlet], name="home").run()
+    with Ledger.open(place) as ledger, open_resumable_sink("answers.jsonl") as sink:
+        return Run(spec, inputs, plan=plan, ledger=ledger, sinks=[sink], name="home").run()
 
 
 @pytest.mark.parametrize("kind", REGISTRIES)

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tacit.evaluation.days import COMPARISON, OverADay
+from tacit.evaluation.days import COMPARISON, DayExperiment
 from tacit.evaluation.household_runs import make_home_days, to_presence
 from tacit.evaluation.measurement import Streams
 from tacit.evaluation.spending import POLICIES, Day, SpendingPolicy
@@ -23,7 +23,7 @@ each = pytest.mark.parametrize("policy", LIMITED, ids=lambda policy: policy.name
 
 @pytest.fixture(scope="module")
 def day() -> Day:
-    return OverADay(subjects=8, days=4).draw(1)
+    return DayExperiment(subjects=8, days=4).draw(1)
 
 
 @each
@@ -55,7 +55,7 @@ def test_days_begin_at_midnight_in_the_zone_of_the_specification(day: Day) -> No
 
 
 def test_every_method_is_measured_and_much_epsilon_leaves_no_error() -> None:
-    experiment = OverADay(subjects=8, days=2, epsilons=(Fraction(5), Fraction(1440)))
+    experiment = DayExperiment(subjects=8, days=2, epsilons=(Fraction(5), Fraction(1440)))
     errors = experiment.errors(1)
     assert errors.shape == (1, 2, len(COMPARISON.methods), 2)
     found = dict(zip(map(str, COMPARISON.methods), errors[0, :, :, 0].T, strict=True))

@@ -41,7 +41,7 @@ def test_windows_go_on_without_the_driver(
     driver.start(2, "--detach")
     assert driver.process is not None
     assert driver.process.wait(240) == 0, driver.log
-    assert "It goes on by itself" in driver.log
+    assert "It continues by itself" in driver.log
     feeder.start()
     try:
         driver.wait_for(2, cluster, alone=True)

@@ -11,7 +11,7 @@ import pytest
 import tacit
 from tacit.engines.local import survey_history
 from tacit.errors import SpecificationError
-from tacit.planning.count_split import _Search
+from tacit.planning.count_split import _SplitSearch
 from tacit.planning.planner import choose_split, make_plan
 from tacit.privacy.statistics import Statistics
 from tacit.spec.epsilon_split import EpsilonSplit, split_epsilon
@@ -58,7 +58,7 @@ def count(spec: tacit.Specification) -> list[Statistics]:
 
 def judge(spec: tacit.Specification, statistics: list[Statistics], split: EpsilonSplit) -> float:
     """The loss of a split."""
-    search = _Search(
+    search = _SplitSearch(
         spec,
         statistics[0],
         lambda one: make_plan(spec, statistics, "uniform", split=one, fall_back=False),

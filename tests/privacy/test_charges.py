@@ -1,4 +1,4 @@
-"""A window costs what it gives away, exactly: prices against all outcomes of real runs.
+"""A window costs what it reveals, exactly: prices against all outcomes of real runs.
 
 Neighbours have the same price, and their outcomes differ by no more than it. Where the price is 0
 they do not differ at all, and nothing is drawn. The mistakes that are planted below have to be

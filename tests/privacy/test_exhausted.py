@@ -25,7 +25,7 @@ from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.planning.planner import make_plan
 from tacit.privacy.mechanisms.mechanism import PatternIndex
 from tacit.privacy.mechanisms.public_only import PublicContexts, PublicTables
-from tacit.privacy.mechanisms.unprotected import _TrueAnswers
+from tacit.privacy.mechanisms.unprotected import _TrueProtector
 from tacit.spec.epsilon import Limit
 from tacit.spec.specification import Specification
 from tests.privacy.enumeration import (
@@ -165,7 +165,7 @@ def test_a_public_mechanism_that_used_private_events_would_be_found(
     plan = make_plan(spec, by_hand(spec, {}), mechanism, decode)
 
     def true(_: object, queries: Sequence[Pattern], index: PatternIndex) -> Any:
-        return _TrueAnswers(index.columns(queries))
+        return _TrueProtector(index.columns(queries))
 
     for kind in (PublicTables, PublicContexts):
         monkeypatch.setattr(kind, "start", true)

@@ -312,12 +312,12 @@ def _book() -> Iterator[None]:
 @pytest.mark.usefixtures("_book")
 def test_the_blocks_of_a_book_do_not_share_epsilon(monkeypatch: Patch) -> None:
     assert not breaks(BLOCKS, "optimal")
-    find = books._with_neighbours
+    find = books._add_neighbours
 
     def whole(component: Any, variables: tuple[int, ...], _: Any) -> books.VariableBlock:
         return find(component, variables, [variables])
 
-    monkeypatch.setattr(books, "_with_neighbours", whole)
+    monkeypatch.setattr(books, "_add_neighbours", whole)
     assert breaks(BLOCKS, "optimal") == ["AND(a, b, c, d, e, f, g)"]
 
 
@@ -325,12 +325,12 @@ def test_the_blocks_of_a_book_do_not_share_epsilon(monkeypatch: Patch) -> None:
 def test_a_book_is_audited_for_the_neighbours_of_one_pattern_only(monkeypatch: Patch) -> None:
     spec = specification([("AND(a, b)", "2"), ("b", "0.5")], ["AND(a, b)", "b"], types="abs")
     assert not breaks(spec, "optimal")
-    find = books._with_neighbours
+    find = books._add_neighbours
 
     def first(component: Any, *rest: Any) -> books.VariableBlock:
         return find(replace(component, patterns=component.patterns[:1]), *rest)
 
-    monkeypatch.setattr(books, "_with_neighbours", first)
+    monkeypatch.setattr(books, "_add_neighbours", first)
     assert breaks(spec, "optimal") == ["b"]
 
 
@@ -341,14 +341,14 @@ def test_a_book_is_audited_for_values_that_differ_in_the_wrong_variables(
     """Of a pattern's variables one is missing, so nothing bounds what is told about it."""
     spec = specification([("AND(a, b)", "1")], ["AND(a, s)", "AND(b, s)"], types="abs")
     assert not breaks(spec, "optimal")
-    find = books._with_neighbours
+    find = books._add_neighbours
 
     def shifted(component: Any, *rest: Any) -> books.VariableBlock:
         (pattern,) = component.patterns
         fewer = replace(pattern, elements=pattern.elements - {"b"})
         return find(replace(component, patterns=(fewer,)), *rest)
 
-    monkeypatch.setattr(books, "_with_neighbours", shifted)
+    monkeypatch.setattr(books, "_add_neighbours", shifted)
     assert breaks(spec, "optimal") == ["AND(a, b)"]
 
 

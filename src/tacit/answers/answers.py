@@ -180,7 +180,7 @@ class Answers:
         return pl.DataFrame(
             [
                 starts.cast(pl.Datetime("us", "UTC")),
-                pl.Series("subject", _named(self.subjects, subjects)),
+                pl.Series("subject", _encode_names(self.subjects, subjects)),
                 *(
                     pl.Series(value, np.ascontiguousarray(chances[:, place]))
                     for place, value in enumerate(query.values)
@@ -236,7 +236,7 @@ class Answers:
         return pl.DataFrame(
             [
                 starts.cast(pl.Datetime("us", "UTC")),
-                pl.Series("subject", _named(self.subjects, subjects)),
+                pl.Series("subject", _encode_names(self.subjects, subjects)),
                 *(
                     pl.Series(query.name, names[values[:, place]].tolist(), pl.String)
                     if query.values
@@ -247,5 +247,5 @@ class Answers:
         )
 
 
-def _named(names: pa.Array, places: NDArray[np.int64]) -> pa.Array:
+def _encode_names(names: pa.Array, places: NDArray[np.int64]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), names)

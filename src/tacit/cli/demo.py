@@ -155,7 +155,7 @@ def _open_console() -> Console:
 
 
 def _check_writable(out: Path) -> None:
-    """Fail now rather than after a minute's work."""
+    """Fail now, not after a minute of work."""
     probe = out / ".written"
     probe.touch()
     probe.unlink()
@@ -194,7 +194,7 @@ def _count_taxis(spec: Specification, out: Path) -> tuple[pl.DataFrame, pl.DataF
 
     plan = tacit.plan(spec, out / "history.parquet")
     true = tacit.detect(spec, out / "trips.parquet").counted()
-    # The demo is run again and again, on trips that nobody made: it needs no ledger.
+    # The demo is run again and again, on generated trips: it needs no ledger.
     found = tacit.run(spec, out / "trips.parquet", plan=plan, ledger=False).counted()
     found.write_parquet(out / "counts.parquet")
     return true, found

@@ -346,15 +346,15 @@ def reproduce_day(
     datasets: int, out: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run the experiment over a day on T-Drive, generated trips or smart homes."""
-    from tacit.evaluation.days import DAY_EPSILONS, OverADay
+    from tacit.evaluation.days import DAY_EPSILONS, DayExperiment
 
     some = epsilons or DAY_EPSILONS
     if homes:
-        _perform(OverADay("homes", some, seed), datasets, out, as_json, ["--homes"])
+        _perform(DayExperiment("homes", some, seed), datasets, out, as_json, ["--homes"])
         return
     reports, flags = _read_reports(data, part)
     source: Literal["t-drive", "trips"] = "trips" if reports is None else "t-drive"
-    _perform(OverADay(source, some, seed, reports, part), datasets, out, as_json, flags)
+    _perform(DayExperiment(source, some, seed, reports, part), datasets, out, as_json, flags)
 
 
 def _read_reports(data: Path | None, part: TaxiPart) -> tuple[pl.DataFrame | None, list[str]]:

@@ -173,14 +173,14 @@ def _answer(service: Service, monitoring: MonitoringOptions) -> tuple[Run, Answe
     with (
         service.open_run() as run,
         monitoring.show_status(run.status, live=True),
-        _freezing(),
+        _freeze_objects(),
     ):
         service.answer(run, counts.add)
     return run, counts
 
 
 @contextmanager
-def _freezing() -> Iterator[None]:
+def _freeze_objects() -> Iterator[None]:
     """Leave out of garbage collections what is there now: all streams wait while they look at it.
 
     Most of it is code, which is never freed.

@@ -68,7 +68,7 @@ def _number(flag: str, default: int, most: int, text: str) -> options.Decorator:
 @click.option(
     "--detach",
     is_flag=True,
-    help="Return as soon as the job is started on the cluster; it goes on by itself.",
+    help="Return as soon as the job is started on the cluster; it continues by itself.",
 )
 @click.option(
     "--attach",
@@ -160,7 +160,7 @@ def submit(
 
     The answers are the same as those of tacit run. Each SOURCE is read separately, in its own
     order. Every window is released and charged once, even if processes are killed; give the same
-    command again to resume. On a cluster the job goes on without this command, which only watches
+    command again to resume. On a cluster the job continues without this command, which only watches
     it. SIGTERM or Ctrl-C stops the job with a savepoint, from which it resumes, also with another
     parallelism. Needs the extra tacit[flink] and Java 17 or 21.
 
@@ -341,7 +341,7 @@ class JobReport:
         ]
         if outcome.running:
             lines.append(
-                "It goes on by itself. To watch it: tacit submit --attach --name"
+                "It continues by itself. To watch it: tacit submit --attach --name"
                 f" {shlex.quote(options.name)} --folder {shlex.quote(str(options.folder))}"
                 f" --cluster {shlex.quote(str(options.cluster))}"
             )

@@ -90,14 +90,14 @@ def _wait_for_change(
     while not ended.wait(interval):
         now = files()
         if now == before and now != seen:
-            changed = sum(1 for _ in _changed_files(seen, now))
+            changed = sum(1 for _ in _find_changed(seen, now))
             _print(f"{count(changed, 'file')} changed; planning again")
             return now
         before = now
     return seen
 
 
-def _changed_files(one: Stamps, other: Stamps) -> Iterator[str]:
+def _find_changed(one: Stamps, other: Stamps) -> Iterator[str]:
     return (name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
 
 

@@ -1,7 +1,7 @@
 """CSV files with a header.
 
 A record is always one line: a quote that is not closed on its line makes that line unreadable, so
-a record cannot swallow the ones after it. A compiled scan finds the lines and their numbers of
+a record cannot include the ones after it. A compiled scan finds the lines and their numbers of
 fields. Unreadable lines are removed with their numbers. PyArrow, which has the same quoting rules,
 parses the rest block by block, every field as text.
 """

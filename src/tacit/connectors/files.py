@@ -55,7 +55,7 @@ def open_source(name: str | os.PathLike[str]) -> Source:
     return open_file(path)
 
 
-class ManySource(Source):
+class MultiFileSource(Source):
     """Reads several files of one kind, one after the other."""
 
     ahead = 0  # each file is read ahead separately
@@ -173,7 +173,7 @@ def _open_files(name: str, paths: list[Path]) -> Source:
             "choose one kind, for example with *.parquet"
         )
     sources = [open_file(path) for path in sorted(paths)]
-    return sources[0] if len(sources) == 1 else ManySource(name, sources)
+    return sources[0] if len(sources) == 1 else MultiFileSource(name, sources)
 
 
 def open_file(path: Path) -> Source:

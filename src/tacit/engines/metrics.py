@@ -88,7 +88,7 @@ class Figures:
             "When the last release was made, rounded down to whole windows.",
             public.released_at,
         )
-        yield _charged(public)
+        yield _collect_charges(public)
         yield _gauge(
             "subjects_exhausted",
             "Subjects that did not pay in the last released window: limit reached, or saved.",
@@ -113,7 +113,7 @@ class Figures:
         )
 
 
-def _charged(public: PublicStatus) -> Metric:
+def _collect_charges(public: PublicStatus) -> Metric:
     from prometheus_client.core import CounterMetricFamily
 
     family = CounterMetricFamily(

@@ -67,7 +67,7 @@ COMPARISON: Final = MethodComparison(
 
 
 @dataclass(frozen=True)
-class OverADay:
+class DayExperiment:
     """Error against epsilon per day, on taxis or in smart homes."""
 
     name: ClassVar[str] = "day"

@@ -82,7 +82,7 @@ def plot(outcome: ExperimentOutcome, path: str | PathLike[str] | None = None) ->
 
 def _draw_panels(outcome: ExperimentOutcome) -> Figure:
     varied = outcome.experiment.variation is not None
-    panels = _varied_panels(outcome) if varied else _epsilon_panels(outcome)
+    panels = _list_varied_panels(outcome) if varied else _epsilon_panels(outcome)
     columns = min(len(panels), 2 if len(panels) in (2, 4) else _IN_A_ROW)
     rows = -(-len(panels) // columns)
     lines = max(len(lines) for _, lines in panels)
@@ -134,7 +134,7 @@ def _epsilon_panels(outcome: ExperimentOutcome) -> list[tuple[str, list[_Line]]]
     ]
 
 
-def _varied_panels(outcome: ExperimentOutcome) -> list[tuple[str, list[_Line]]]:
+def _list_varied_panels(outcome: ExperimentOutcome) -> list[tuple[str, list[_Line]]]:
     """Return a panel for each epsilon."""
     return [
         (

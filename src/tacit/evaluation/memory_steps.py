@@ -32,7 +32,7 @@ def has_memory(plan: Plan) -> bool:
 def remember_in_decoding(plan: Plan, statistics: Sequence[Statistics]) -> Plan:
     """Return a plan whose channels do not depend on beliefs: those of the plan without memory.
 
-    Thresholds are chosen anew, on held-out history.
+    Thresholds are chosen again, on held-out history.
     """
     objective = make_objective(plan.spec, plan.objective)
     return replace(

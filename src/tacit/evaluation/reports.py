@@ -135,13 +135,13 @@ def _compare(
     epsilons = outcome.experiment.epsilons
     head = (title, *(format_epsilon(epsilon) for epsilon in epsilons))
     body = [
-        (name, *(_shown(outcome.ratio(one, other, epsilon)) for epsilon in epsilons))
+        (name, *(_format_ratio(outcome.ratio(one, other, epsilon)) for epsilon in epsilons))
         for one, other, name in pairs
     ]
     return [head, *body]
 
 
-def _shown(ratio: Band | None) -> str:
+def _format_ratio(ratio: Band | None) -> str:
     if ratio is None:
         return "-"
     if ratio.high == float("inf"):

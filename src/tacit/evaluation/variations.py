@@ -58,7 +58,7 @@ def with_overlap(number: int, shared: float) -> DataSet:
             }
             for _ in drawn.spec.subject_queries
         ]
-        spec = _asking(drawn.spec, targets)
+        spec = _replace_queries(drawn.spec, targets)
         if all(_any_true(spec, presence) for presence in (drawn.history, drawn.test)):
             return DataSet(spec, drawn.history, drawn.test)
 
@@ -79,7 +79,7 @@ def with_drift(number: int, drift: float) -> DataSet:
             return DataSet(drawn.spec, drawn.history, test)
 
 
-def _asking(spec: Specification, targets: list[set[str]]) -> Specification:
+def _replace_queries(spec: Specification, targets: list[set[str]]) -> Specification:
     order = list(spec.events)
     return Specification(
         streams=spec.streams,

@@ -1,4 +1,4 @@
-"""Attack: how well somebody who knows everything else guesses whether a private pattern occurred.
+"""Attack: how well private patterns are guessed by an attacker who knows everything else.
 
 The attacker knows the plan, the prior, all public events and the events of all other private
 patterns, and sees every symbol that is released about the pattern: more than any consumer sees.

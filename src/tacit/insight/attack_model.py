@@ -135,7 +135,10 @@ class Model:
         groups = int(sequences.groups.max(initial=0)) + 1
         self.occurred = occurred
         self._windows, self._sequences = len(sequences.groups), len(sequences.bounds) - 1
-        folds = [_Fold.of(sequences, places % number == fold, number > 1) for fold in range(number)]
+        folds = [
+            _SequenceFold.of(sequences, places % number == fold, number > 1)
+            for fold in range(number)
+        ]
         scores = np.zeros((len(STRENGTHS), 3))
         for place, strength in enumerate(STRENGTHS):
             alike = Strengths(strength, strength, strength)
@@ -163,7 +166,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Fold:
+class _SequenceFold:
     """The sequences of some subjects, and those that their model is counted from."""
 
     training: AttackSequences
@@ -174,7 +177,7 @@ class _Fold:
     """`[sequence]`"""
 
     @classmethod
-    def of(cls, sequences: AttackSequences, chosen: Bits, several: bool) -> _Fold:
+    def of(cls, sequences: AttackSequences, chosen: Bits, several: bool) -> _SequenceFold:
         training, _ = sequences.choose(~chosen if several else chosen)
         return cls(training, *sequences.choose(chosen), chosen)
 

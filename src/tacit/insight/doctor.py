@@ -244,7 +244,7 @@ def _columns(
         with suppress(TacitError):
             check_inputs(compiled, [input_])
             columns = "; ".join(
-                _described(one, source, compiled, stream) for one in compiled.columns(stream)
+                _describe_column(one, source, compiled, stream) for one in compiled.columns(stream)
             )
             findings.ok("source", f"{source.name} can be read as {stream}. Columns: {columns}")
     with findings.judging("source"):
@@ -252,7 +252,7 @@ def _columns(
     return empty
 
 
-def _described(name: str, source: Source, compiled: CompiledSpec, stream: str) -> str:
+def _describe_column(name: str, source: Source, compiled: CompiledSpec, stream: str) -> str:
     """Describe the type of a column, and how it is known."""
     if not source.textual and name not in compiled.spec.streams[stream].columns:
         return f"{name} is {source.schema().field(name).type} (the source's own type)"
@@ -340,15 +340,17 @@ def _engine(
     if checkpoint is not None and version is None:
         return None
     if checkpoint is None and spec.subjects is None and not (named and inputs):
-        _learned(findings, named)  # a run reads whole files for their subjects; that is too long
+        _report_learned(
+            findings, named
+        )  # a run reads whole files for their subjects; that is too long
         return None
     with findings.judging("registry"), findings.judging("run", StateError):
         engine = open_engine(compiled, version, options.noise(), inputs or (), checkpoint)
         if checkpoint is not None:
             findings.ok("run", f"'{options.run_name}' resumes where it stopped")
-            _drift(findings, engine)
+            _check_drift(findings, engine)
         if engine.learning:
-            _learned(findings, named)
+            _report_learned(findings, named)
             return None
         engine.check_names()
         for message in engine.warnings:
@@ -361,7 +363,7 @@ def _engine(
     return None
 
 
-def _drift(findings: Findings, engine: Engine) -> None:
+def _check_drift(findings: Findings, engine: Engine) -> None:
     """Say how far the present of a run is from history, if it has memory."""
     drift = engine.drift
     if drift is None:
@@ -377,7 +379,7 @@ def _drift(findings: Findings, engine: Engine) -> None:
         findings.ok("memory", share)
 
 
-def _learned(findings: Findings, named: int) -> None:
+def _report_learned(findings: Findings, named: int) -> None:
     findings.ok("registry", "learned from what comes in, then announced: see docs/operators.md")
     if named:
         findings.warn(

@@ -180,7 +180,7 @@ def draft_specification(path: Path) -> SpecificationDraft:
         subject,
         time,
         options,
-        _undetermined(typed, textual),
+        _list_undetermined(typed, textual),
         _choose_window(frame[subject], moments),
         lateness,
         area,
@@ -312,7 +312,7 @@ def _convert(frame: pl.DataFrame, textual: bool, stream: Stream, without: set[st
     return pl.DataFrame([convert_text(c, infer_type(c, stream), stream) for c in columns])
 
 
-def _undetermined(typed: pl.DataFrame, textual: bool) -> dict[str, ColumnType]:
+def _list_undetermined(typed: pl.DataFrame, textual: bool) -> dict[str, ColumnType]:
     """Return the types to declare: in a text format, those of all columns."""
     return {n: to_column_type(kind) for n, kind in typed.schema.items()} if textual else {}
 
@@ -393,14 +393,14 @@ def _column_events(
                 f"high_{base}", f"{written} >= {bound}", values.cast(pl.Float64) >= float(bound)
             )
     elif values.dtype == pl.String():
-        for value in _shared_values(values, subjects):
+        for value in _find_shared_values(values, subjects):
             name = _name(f"{base}_{value}")
             if name:
                 text = value.replace("'", "''")
                 yield make(name, f"{written} = '{text}'", values == value)
 
 
-def _shared_values(values: pl.Series, subjects: pl.Series) -> list[str]:
+def _find_shared_values(values: pl.Series, subjects: pl.Series) -> list[str]:
     """Return the most common values that several subjects have; none of a column of free text."""
     counted = (
         pl.DataFrame({"value": values, "subject": subjects})

@@ -184,11 +184,11 @@ class CountMeaning:
     touched_by: tuple[str, ...]
     """The private patterns that share an element with it."""
     epsilon: Fraction
-    """For one window; 0 if it is exact, or told from answers."""
+    """For one window; 0 if it is exact, or estimated from answers."""
     source: str | None = None
     """The query with the same pattern, whose answers tell it too."""
     from_answers: bool = False
-    """Whether it is told from these answers."""
+    """Whether it is estimated from these answers."""
     decided: bool = True
     """Whether that and its epsilon are certain; otherwise a plan decides."""
 
@@ -265,7 +265,7 @@ class Explanation:
           (null for the event type's own condition)
         - `counts`: for each count `name`, `consumer`, `asks`, `touched_by`, its `epsilon` in one
           window, `source` (the query with the same pattern, or null), `from_answers` (whether
-          it is told from its answers) and `decided` (whether a plan may still change that)
+          it is estimated from its answers) and `decided` (whether a plan may still change that)
         - `promised`, `not_promised` (what: why), `guarantee` (the page with the proofs)
         """
         explained: dict[str, Any] = _plain(asdict(self))
@@ -278,11 +278,11 @@ class Explanation:
     def __str__(self) -> str:
         lines: list[str] = []
         for title, entries in _sections(self):
-            lines += [*([""] if lines else []), *_filled(title, "")]
+            lines += [*([""] if lines else []), *_wrap_text(title, "")]
             for head, rows in entries:
-                lines += _filled(head, "  ")
+                lines += _wrap_text(head, "  ")
                 for label, text in rows:
-                    lines += _filled(text, f"    {label:<12}")
+                    lines += _wrap_text(text, f"    {label:<12}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -509,7 +509,9 @@ def _policy(
         alone = [
             tuple(p.name for p in c.patterns) for c in find_exposure(policy, [pattern]).components
         ]
-        joins = tuple(j for j in alone if len(j) > 1 and any(_within(j, c) for c in components))
+        joins = tuple(
+            j for j in alone if len(j) > 1 and any(_contains_all(j, c) for c in components)
+        )
         splits = parts if len(parts) > 1 else ()
         queries.append(_query(query, written.get(query.name, repr(pattern)), policy, splits, joins))
     return PolicyMeaning(
@@ -610,14 +612,14 @@ def _sections(explained: Explanation) -> Iterator[Section]:
             "How it is protected",
             [(f"Every epsilon is for {explained.unit}.", _general_rows(explained))],
         )
-        entries = [(_shown(p.name), _private_rows(explained, p)) for p in explained.private]
+        entries = [(_clean_text(p.name), _private_rows(explained, p)) for p in explained.private]
         yield "Private patterns", entries
     else:
         yield "Private patterns", [("Nothing is declared private: all answers are exact.", [])]
     for policy in explained.policies:
         entries = [("", rows) for rows in [_policy_rows(explained, policy)] if rows]
         entries += _queries(explained, policy)
-        yield f"Queries about {_whom(policy, explained)}", entries
+        yield f"Queries about {_name_subjects(policy, explained)}", entries
     if explained.counts:
         yield (
             "Counts of subjects",
@@ -626,7 +628,7 @@ def _sections(explained: Explanation) -> Iterator[Section]:
     if explained.shared_attributes:
         shared = explained.shared_attributes
         pairs: list[tuple[str, Rows]] = [
-            (_shown(str(one), 1000), []) for one in shared[:MOST_LINES]
+            (_clean_text(str(one), 1000), []) for one in shared[:MOST_LINES]
         ]
         if len(shared) > MOST_LINES:
             pairs.append((f"{len(shared) - MOST_LINES:,} more: see {option('json')}", []))
@@ -638,10 +640,10 @@ def _sections(explained: Explanation) -> Iterator[Section]:
 
 
 def _count_rows(one: CountMeaning) -> Rows:
-    rows = [("asks", _shown(one.asks))]
+    rows = [("asks", _clean_text(one.asks))]
     if not one.touched_by:
         return [*rows, ("noisy", "Never: private events cannot change the count, so it is exact.")]
-    rows.append(("touched by", f"{_listed(one.touched_by, 'and')}."))
+    rows.append(("touched by", f"{_join_names(one.touched_by, 'and')}."))
     if one.from_answers:
         answers = f"From the answers to {one.source}, which have noise already."
         return [*rows, ("estimated", answers), ("epsilon", "None: answers were paid for.")]
@@ -691,10 +693,10 @@ def _queries(explained: Explanation, policy: PolicyMeaning) -> list[tuple[str, R
     for query in fresh:
         if query.touched_by:
             entries.append(
-                (f"{query.name}, for {_shown(query.consumer)}", _query_rows(explained, query))
+                (f"{query.name}, for {_clean_text(query.consumer)}", _query_rows(explained, query))
             )
     if same:
-        entries.append((", ".join(same), [("same", f"As for {_whom(first, explained)}.")]))
+        entries.append((", ".join(same), [("same", f"As for {_name_subjects(first, explained)}.")]))
     return entries or [("None are declared.", [])]
 
 
@@ -705,36 +707,36 @@ def _private_rows(explained: Explanation, private: PrivateMeaning) -> Rows:
         three = min(three, 2 * private.horizon.epsilon)  # a stay may touch two horizons
     lasting = at_most(Fraction(1, 2), min(three, Fraction(_CERTAIN)))
     hidden = "whether, how often, when, with which attributes"
-    about, stay = f"{_shown(private.name)} in one window", "a stay of three windows"
+    about, stay = f"{_clean_text(private.name)} in one window", "a stay of three windows"
     if sliding:
         stay = "three occurrences together"
         hidden = "one event of each inside a window: whether, when, with which attributes"
-        about = f"one occurrence of {_shown(private.name)}"
+        about = f"one occurrence of {_clean_text(private.name)}"
     rows = [
-        ("pattern", _shown(private.pattern)),
-        ("hides", f"{_listed(private.elements)}: {hidden}"),
+        ("pattern", _clean_text(private.pattern)),
+        ("hides", f"{_join_names(private.elements)}: {hidden}"),
         ("for", _people(private.subjects)),
         ("epsilon", f"{format_epsilon(private.epsilon)} for {explained.unit}"),
         (
             "means",
             f"Someone who knows everything else can turn a 50:50 guess about {about}"
-            f" {_become(odds.even)}, either way, whatever all the answers say.",
+            f" {_format_most(odds.even)}, either way, whatever all the answers say.",
         ),
-        ("", f"A guess about {stay} they can turn {_become(lasting)}."),
+        ("", f"A guess about {stay} they can turn {_format_most(lasting)}."),
         ("", f"If it is rare, 1 in 100 can become at most {odds.rare} in 100."),
     ]
     if private.per_element is not None:
         share = at_most(Fraction(1, 2), private.per_element)
         pane = "pane" if sliding else "window"
         text = f"{format_epsilon(private.per_element)} for one subject, one element, one {pane}."
-        alone = f"A 50:50 guess about one element alone they can turn {_become(share)}."
+        alone = f"A 50:50 guess about one element alone they can turn {_format_most(share)}."
         rows.append(("per element", f"{text} {alone}"))
     if sliding and _draws_answers(explained.mechanism):
         each = format_epsilon(private.epsilon / private.windows)
         text = f"One occurrence may change {private.windows} windows: {each} for each of them."
         rows.append(("per window", text))
     unit = "occurrence" if sliding else "window"
-    rows.append(("adds up", _adds_up(odds, unit, limited=private.limit is not None)))
+    rows.append(("adds up", _explain_sum(odds, unit, limited=private.limit is not None)))
     if private.limit is not None and private.allowed is not None:
         rows.append(("limit", f"{private.limit}: {describe_limit(*private.allowed)}"))
         rows.append(("spent", _SPENT[private.spend or "every"]))
@@ -750,7 +752,7 @@ def _describe_horizon(horizon: HorizonOdds) -> tuple[str, str]:
     whole = "windows" if horizon.horizons == 1 else "events"
     text = (
         "Someone who knows everything else, also all other times, can turn a 50:50 guess between"
-        f" two courses of all {whole} of {period} {_become(horizon.even)}: epsilon"
+        f" two courses of all {whole} of {period} {_format_most(horizon.even)}: epsilon"
         f" {format_epsilon(horizon.epsilon)} together."
     )
     if horizon.even == 100:
@@ -771,7 +773,7 @@ def describe_limit(allowed: int, windows: int) -> str:
     )
 
 
-def _adds_up(odds: Odds, unit: str, *, limited: bool) -> str:
+def _explain_sum(odds: Odds, unit: str, *, limited: bool) -> str:
     number = odds.windows_to_99
     day = (
         f"A day has {count(odds.windows_in_a_day, 'window')}: for one subject and one private"
@@ -786,7 +788,7 @@ def _adds_up(odds: Odds, unit: str, *, limited: bool) -> str:
     return f"{some} {day}"
 
 
-def _become(most: Decimal) -> str:
+def _format_most(most: Decimal) -> str:
     if most == 100:
         return "into near certainty"
     return f"into at most {most}:{100 - most}"
@@ -796,45 +798,52 @@ def _policy_rows(explained: Explanation, policy: PolicyMeaning) -> Rows:
     rows: Rows = []
     once = ", and flipped once" if _flips_elements(explained.mechanism) else ""
     for name, owners in policy.shared.items():
-        rows.append(("shared", f"{name} is an element of {_listed(owners, 'and')}{once}."))
+        rows.append(("shared", f"{name} is an element of {_join_names(owners, 'and')}{once}."))
     if explained.mechanism in ("optimal", "auto"):
         for names in policy.components:
             if len(names) > 1:
-                causes = [q.name for q in policy.queries if any(_within(j, names) for j in q.joins)]
-                why = f"because of {_listed(causes, 'and')}"
-                rows.append(("together", f"{_listed(names, 'and')} are protected as one, {why}."))
+                causes = [
+                    q.name for q in policy.queries if any(_contains_all(j, names) for j in q.joins)
+                ]
+                why = f"because of {_join_names(causes, 'and')}"
+                rows.append(
+                    ("together", f"{_join_names(names, 'and')} are protected as one, {why}.")
+                )
     for name in policy.untouched:
         rows.append(
             (
                 "untouched",
-                f"{_shown(name)}: no answer depends on it, so answers reveal nothing about it"
+                f"{_clean_text(name)}: no answer depends on it, so answers reveal nothing about it"
                 " beyond public events.",
             )
         )
     return rows
 
 
-def _within(some: Iterable[str], names: Sequence[str]) -> bool:
+def _contains_all(some: Iterable[str], names: Sequence[str]) -> bool:
     return set(some) <= set(names)
 
 
 def _query_rows(explained: Explanation, query: QueryMeaning) -> Rows:
-    rows = [("asks", _shown(query.pattern))]
+    rows = [("asks", _clean_text(query.pattern))]
     for name, types in query.touched_by.items():
-        rows.append(("touched by", f"{_shown(name)}, because it looks at {_listed(types, 'and')}."))
+        rows.append(
+            ("touched by", f"{_clean_text(name)}, because it looks at {_join_names(types, 'and')}.")
+        )
     rows.append(("noisy", _open(query)))
     if query.open == "never":
         return rows
     if query.looks_at:
-        what = _listed(query.looks_at, "and")
+        what = _join_names(query.looks_at, "and")
         rows.append(("unknown", f"It needs the {what} of private events, which stays unknown."))
         rows += [("read", text) for text in _literal(explained, query)]
     if explained.mechanism in ("optimal", "auto"):
         if query.splits:
-            parts = _listed([_listed(names, "with") for names in query.splits], "and")
+            parts = _join_names([_join_names(names, "with") for names in query.splits], "and")
             rows.append(("splits", f"Its parts about {parts} are answered from separate draws."))
         for names in query.joins:
-            text = f"It asks about {_listed(names, 'and')} at once, so they are protected together."
+            joined = _join_names(names, "and")
+            text = f"It asks about {joined} at once, so they are protected together."
             rows.append(("joins", text))
     return rows
 
@@ -846,10 +855,10 @@ def _open(query: QueryMeaning) -> str:
         case "always":
             return "In every window: public events alone do not decide it."
         case "where":
-            signal = _shown(query.signals[0])
+            signal = _clean_text(query.signals[0])
             return f"Only in windows where {signal} is detected; elsewhere exactly no."
         case "unless":
-            signal = _shown(query.signals[0])
+            signal = _clean_text(query.signals[0])
             return f"Only in windows without {signal}; where it is detected, exactly yes."
         case "depends":
             number = count(len(query.signals), "pattern")
@@ -870,7 +879,7 @@ def _literal(explained: Explanation, query: QueryMeaning) -> list[str]:
     return [words[asked] for asked in query.looks_at]
 
 
-def _whom(policy: PolicyMeaning, explained: Explanation) -> str:
+def _name_subjects(policy: PolicyMeaning, explained: Explanation) -> str:
     if policy.subjects is not None:
         return _people(policy.subjects)
     named = sum(len(other.subjects or ()) for other in explained.policies)
@@ -880,19 +889,19 @@ def _whom(policy: PolicyMeaning, explained: Explanation) -> str:
 def _people(subjects: tuple[Subject, ...] | None) -> str:
     if subjects is None:
         return "all subjects"
-    return f"{count(len(subjects), 'subject')}: {_listed(subjects)}"
+    return f"{count(len(subjects), 'subject')}: {_join_names(subjects)}"
 
 
-def _shown(chosen: Subject, longest: int = _TEXT) -> str:
+def _clean_text(chosen: Subject, longest: int = _TEXT) -> str:
     """Format a user's text: not too long, and without control characters."""
     text = str(chosen)
     text = text if text.isprintable() else repr(text)
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
-def _listed(names: Iterable[Subject], last: str = "") -> str:
+def _join_names(names: Iterable[Subject], last: str = "") -> str:
     """Join names in a line; a long list is shortened."""
-    known = [_shown(name) for name in names]
+    known = [_clean_text(name) for name in names]
     if len(known) > _NAMES:
         return f"{', '.join(known[:_NAMES])} and {len(known) - _NAMES:,} more"
     if last and len(known) > 1:
@@ -900,7 +909,7 @@ def _listed(names: Iterable[Subject], last: str = "") -> str:
     return ", ".join(known)
 
 
-def _filled(text: str, lead: str) -> list[str]:
+def _wrap_text(text: str, lead: str) -> list[str]:
     """Wrap text after a lead, which is at the start of the first line."""
     return wrap(text, _WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead))
 

@@ -187,7 +187,7 @@ class LeakReport:
         }
 
     def __str__(self) -> str:
-        return "\n".join([*_static_lines(self), *_measured_lines(self)])
+        return "\n".join([*_static_lines(self), *_list_measured(self)])
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(cell)}</th>" for cell in _HEAD)
@@ -290,7 +290,7 @@ def _summary(report: LeakReport) -> str:
     )
 
 
-def _measured_lines(report: LeakReport) -> list[str]:
+def _list_measured(report: LeakReport) -> list[str]:
     lines = ["", _summary(report)]
     if not report.windows:
         return [*lines, f"Give {option('history')} to measure."]

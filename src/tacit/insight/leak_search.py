@@ -58,11 +58,11 @@ class _CandidateLeak:
     signals: tuple[_Signal, ...]
     when: When
     p_value: float
-    windows: _Windows
+    windows: _TestWindows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Windows:
+class _TestWindows:
     """The windows of a test; a pair is joined when it is needed."""
 
     signals: tuple[Words, ...]
@@ -113,7 +113,7 @@ class LeakSearch:
             own = columns.policies == number
             if not own.any() or not group.signals:
                 continue
-            part = _Comparison(group, columns.choose(own), self.spec.windows.panes)
+            part = _PolicyWindows(group, columns.choose(own), self.spec.windows.panes)
             clusters.append(part.clusters)
             for place, column in group.private:
                 tested = part.test(place, column, rate / 2, MOST_STEPS // targets)
@@ -186,14 +186,14 @@ class LeakSearch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tested:
+class _TestedLeaks:
     singles: list[_CandidateLeak]
     pairs: list[_CandidateLeak]
     p_singles: NDArray[np.float64]
     p_pairs: NDArray[np.float64]
 
 
-class _Comparison:
+class _PolicyWindows:
     """The windows of one policy's subjects, one subject after the other."""
 
     def __init__(self, group: _Group, columns: WindowColumns, panes: int) -> None:
@@ -217,7 +217,7 @@ class _Comparison:
             np.array([(known & shift_windows(known, own)).ravel() for own in shifts.values()]),
         )
 
-    def test(self, place: int, column: int, rate: float, most_steps: int) -> _Tested:
+    def test(self, place: int, column: int, rate: float, most_steps: int) -> _TestedLeaks:
         """Test all signals and all pairs of event types against a private pattern."""
         targets = self._targets(column)
         counts = count_signals(self._signals, targets, self.clusters)
@@ -240,7 +240,7 @@ class _Comparison:
             for pair, lag, p_value in _promising(p_pairs, rate)
             for one, two in [pairs[pair].tolist()]
         ]
-        return _Tested(singles, both, p_singles.ravel(), p_pairs.ravel())
+        return _TestedLeaks(singles, both, p_singles.ravel(), p_pairs.ravel())
 
     def _candidate(
         self, place: int, numbers: tuple[int, ...], lag: int, p_value: float, targets: Targets
@@ -252,7 +252,7 @@ class _Comparison:
             signals,
             tuple(WHEN)[lag],
             p_value,
-            _Windows(
+            _TestWindows(
                 tuple(self._signals[number] for number in numbers),
                 targets.present[lag],
                 targets.valid[lag],

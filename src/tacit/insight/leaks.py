@@ -101,7 +101,7 @@ def find_leaks(
     progress(0.3, "comparing windows")
     report = search.compare(columns, rate, least)
     progress(0.5, "comparing windows")
-    report = _with_suggestions(report)
+    report = _add_suggestions(report)
     if not report.leaks:
         progress(1.0, "done")
         return report
@@ -114,12 +114,12 @@ def find_leaks(
         if spec.subject_queries and costs:
             why = "history can be read only once"
         return replace(report, unpriced=why)
-    report = _with_costs(report, open_inputs, costs, scale_progress(progress, 0.5, 1))
+    report = _add_costs(report, open_inputs, costs, scale_progress(progress, 0.5, 1))
     progress(1.0, "done")
     return report
 
 
-def _with_suggestions(report: LeakReport) -> LeakReport:
+def _add_suggestions(report: LeakReport) -> LeakReport:
     """Suggest which event types to protect: all of a signal, or one of a pair.
 
     Of a pair, one that another finding protects anyway, or the one that fewer queries use.
@@ -142,7 +142,7 @@ def _with_suggestions(report: LeakReport) -> LeakReport:
     return replace(report, leaks=tuple(found))
 
 
-def _with_costs(
+def _add_costs(
     report: LeakReport,
     open_inputs: Callable[[], Sequence[Input]],
     most: int,

@@ -161,7 +161,7 @@ def _add_protection(page: ReportPage, meaning: Explanation, limits: Sequence[str
         [
             f"<b>{escape(one.name)}</b><br><span class='soft'>{escape(one.pattern)}</span>",
             escape(", ".join(one.elements)),
-            escape(_whose(one)),
+            escape(_count_subjects(one)),
             escape(format_epsilon(one.epsilon)),
             escape(limit or "none"),
         ]
@@ -183,7 +183,7 @@ def _add_protection(page: ReportPage, meaning: Explanation, limits: Sequence[str
     page.sections.append(("What is protected", text))
 
 
-def _whose(one: PrivateMeaning) -> str:
+def _count_subjects(one: PrivateMeaning) -> str:
     return "all" if one.subjects is None else count(len(one.subjects), "subject")
 
 

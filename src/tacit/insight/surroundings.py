@@ -114,14 +114,14 @@ def _zone(now: float) -> str:
 def check_permissions(findings: Findings, secrets: Sequence[Path], guarded: Sequence[Path]) -> None:
     """Check that other users of this machine cannot read secrets or change the protection."""
     before = len(findings.all)
-    for path in _there(secrets):
+    for path in _find_existing(secrets):
         if path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
             findings.warn(
                 "permissions",
                 f"everyone on this machine can read {path}, which contains private events:"
                 f" chmod o-rwx {path}",
             )
-    for path in _there(guarded):
+    for path in _find_existing(guarded):
         if path.stat().st_mode & stat.S_IWOTH:
             findings.warn(
                 "permissions",
@@ -132,7 +132,7 @@ def check_permissions(findings: Findings, secrets: Sequence[Path], guarded: Sequ
         findings.ok("permissions", "other users cannot read or change the files")
 
 
-def _there(paths: Sequence[Path]) -> list[Path]:
+def _find_existing(paths: Sequence[Path]) -> list[Path]:
     return [path for path in dict.fromkeys(paths) if path.exists()]
 
 

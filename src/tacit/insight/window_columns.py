@@ -111,14 +111,14 @@ def read_columns(
     evaluator = PatternEvaluator(spec, index.patterns)
     recorded = infer_history_types(CompiledSpec(spec, evaluator), inputs)
     run = Run(spec, inputs, evaluator=evaluator, progress=progress, recorded=recorded)
-    collected = _Collected(most_bytes)
+    collected = _WindowCollector(most_bytes)
     for answers in run:
         collected.add(answers)
     refusals(run.refusals)
     return collected.columns(Policies(spec).assign(run.engine.subjects))
 
 
-class _Collected:
+class _WindowCollector:
     """Collects answered windows, as many subjects as fit into the memory."""
 
     def __init__(self, most_bytes: int) -> None:

@@ -1,8 +1,8 @@
 """`python -m tacit.kernels PARENT [ANCESTOR FEATURE...]`: help a process to compile kernels.
 
 They are named on standard input. With features, they are the kernels of runs with one of these, and
-help goes on until an ancestor of the parent has ended: so `make demo` compiles as soon as Numba is
-there, while everything else is being installed, and until the demo has ended.
+help continues until an ancestor of the parent has ended. So `make demo` compiles as soon as Numba
+is there, while everything else is being installed, and until the demo has ended.
 """
 
 from __future__ import annotations

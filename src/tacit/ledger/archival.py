@@ -140,7 +140,7 @@ def _find_last(connection: sa.Connection, after: int, before: int, *, undelivere
         ),
     ]
     if not undelivered:
-        obstacles += _undelivered(connection)
+        obstacles += _find_undelivered(connection)
     whole = connection.execute(sa.select(sa.func.max(RELEASES.c.number))).scalar() or after
     number, why = min(
         ((number, why) for number, why in obstacles if number is not None),
@@ -154,7 +154,7 @@ def _find_last(connection: sa.Connection, after: int, before: int, *, undelivere
     return int(number) - 1
 
 
-def _undelivered(connection: sa.Connection) -> Iterator[tuple[int | None, str]]:
+def _find_undelivered(connection: sa.Connection) -> Iterator[tuple[int | None, str]]:
     """Yield for each run the first release that some sink does not have."""
     columns = (DELIVERIES.c.outlet, DELIVERIES.c.release)
     for run in connection.execute(sa.select(RUNS.c.run)).scalars().all():

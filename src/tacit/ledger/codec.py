@@ -23,7 +23,7 @@ def pack_ids(chosen: NDArray[np.bool_]) -> bytes:
     >>> unpack_ids(pack_ids(np.array([True, False, True, False])))
     array([ True, False,  True])
     """
-    last = _trimmed_length(chosen)
+    last = _find_trimmed_length(chosen)
     return _compress(np.packbits(chosen[:last], bitorder="little").tobytes(), last)
 
 
@@ -40,7 +40,7 @@ def pack_amounts(amounts: NDArray[np.int64]) -> bytes:
     Amounts are usually small multiples of the cost of a window. So it stores multiples of their
     greatest common divisor, in as few bytes as the largest multiple needs.
     """
-    last = _trimmed_length(amounts != 0)
+    last = _find_trimmed_length(amounts != 0)
     unit = int(np.gcd.reduce(amounts[:last])) if last else 1
     multiples = amounts[:last] // unit
     width = int(np.min_scalar_type(multiples.max(initial=0)).itemsize)
@@ -79,7 +79,7 @@ def unpack_names(packed: bytes) -> pa.Array:
         raise LedgerError("the names of subjects in the ledger are damaged") from error
 
 
-def _trimmed_length(chosen: NDArray[np.bool_]) -> int:
+def _find_trimmed_length(chosen: NDArray[np.bool_]) -> int:
     """Return the length without the False values at the end."""
     return len(chosen) - int(np.argmax(chosen[::-1])) if chosen.any() else 0
 

@@ -111,7 +111,7 @@ def _sqlite(path: Path, *, create: bool, read_only: bool) -> sa.Engine:
     check_file(path, read_only=read_only)
     if not path.exists():
         _create_file(path)
-    query = {"uri": "true"} | (_how_to_read(path) if read_only else {})
+    query = {"uri": "true"} | (_choose_read_options(path) if read_only else {})
     url = sa.URL.create("sqlite", database=path.absolute().as_uri(), query=query)
     engine = sa.create_engine(url, connect_args={"timeout": LOCK_TIMEOUT}, hide_parameters=True)
 
@@ -151,12 +151,12 @@ def _create_file(path: Path) -> None:
         raise LedgerError(f"the ledger {path} cannot be created: {error.strerror}") from error
 
 
-def _how_to_read(path: Path) -> dict[str, str]:
+def _choose_read_options(path: Path) -> dict[str, str]:
     """Return how SQLite opens a file to read it without leaving other files beside it."""
     beside = [path.with_name(path.name + suffix) for suffix in _SUFFIXES]
     sizes = [other.stat().st_size for other in beside if other.exists()]
     if not os.access(path.parent, os.W_OK) and not any(sizes):
-        return {"mode": "ro", "immutable": "1"}  # nobody is writing, and nobody can
+        return {"mode": "ro", "immutable": "1"}  # no process is writing, and none can
     # Only a connection that may write removes its files when it closes. `query_only` refuses
     # every change.
     return {"mode": "ro" if sizes or not os.access(path, os.W_OK) else "rw"}

@@ -165,7 +165,7 @@ def record_verification(ledger: Ledger, verdict: Verdict) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Last:
+class _LastRelease:
     """The last release of a run."""
 
     number: int
@@ -492,17 +492,17 @@ class _VerificationPass:
         for run in sorted(known | kept.keys()):
             yield Fault(f"the run '{run}'", "it is missing, but there are rows that belong to it")
 
-    def _find_last(self, run: str) -> _Last:
+    def _find_last(self, run: str) -> _LastRelease:
         query = sa.select(RELEASES).where(RELEASES.c.run == run)
         rows = list(self._rows(query.order_by(RELEASES.c.number.desc()).limit(1)))
         if rows:
             until = rows[0]["first"] + rows[0]["windows"] * rows[0]["slide"]
-            return _Last(rows[0]["number"], rows[0]["epoch"], until)
+            return _LastRelease(rows[0]["number"], rows[0]["epoch"], until)
         before = self.archives.runs.get(run)
         return (
-            _Last(0, 1, None)
+            _LastRelease(0, 1, None)
             if before is None
-            else _Last(before.number, before.epoch, before.until)
+            else _LastRelease(before.number, before.epoch, before.until)
         )
 
     def _check_bodies(self) -> Iterator[Fault]:

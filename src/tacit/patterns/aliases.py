@@ -152,29 +152,27 @@ def rebuild(
         case Within(_, span):
             return Within(parts[0], span)
         case Where(_, condition):
-            return Where(parts[0], _renamed(condition, aliases) if aliases else condition)
+            return Where(parts[0], _rename_condition(condition, aliases) if aliases else condition)
 
 
-def _renamed(condition: Condition, aliases: Mapping[str, str]) -> Condition:
+def _rename_condition(condition: Condition, aliases: Mapping[str, str]) -> Condition:
     """Return a condition with renamed aliases."""
     match condition:
         case Comparison(comparator, left, right):
-            return Comparison(
-                comparator, _renamed_term(left, aliases), _renamed_term(right, aliases)
-            )
+            return Comparison(comparator, _rename_term(left, aliases), _rename_term(right, aliases))
         case Negation(part):
-            return Negation(_renamed(part, aliases))
+            return Negation(_rename_condition(part, aliases))
         case Conjunction(left, right):
-            return Conjunction(_renamed(left, aliases), _renamed(right, aliases))
+            return Conjunction(_rename_condition(left, aliases), _rename_condition(right, aliases))
         case Disjunction(left, right):
-            return Disjunction(_renamed(left, aliases), _renamed(right, aliases))
+            return Disjunction(_rename_condition(left, aliases), _rename_condition(right, aliases))
 
 
-def _renamed_term(term: Term, aliases: Mapping[str, str]) -> Term:
+def _rename_term(term: Term, aliases: Mapping[str, str]) -> Term:
     match term:
         case Constant():
             return term
         case Attribute(alias, column):
             return Attribute(aliases.get(alias, alias), column)
         case Arithmetic(sign, left, right):
-            return Arithmetic(sign, _renamed_term(left, aliases), _renamed_term(right, aliases))
+            return Arithmetic(sign, _rename_term(left, aliases), _rename_term(right, aliases))

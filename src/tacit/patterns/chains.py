@@ -104,7 +104,7 @@ def _lines(pattern: Pattern, left: bool, right: bool, depth: int) -> list[_Line]
         case Repeat(part):
             lines = _lines(part, left, right, depth - 1)
             if lines is not None and left and right and len(lines) <= 4:
-                lines = lines + _joined(lines, lines)
+                lines = lines + _join_lines(lines, lines)
             elif left and right:
                 lines = None
         case Seq(parts):
@@ -128,7 +128,7 @@ def _lines_in_order(
             below = _lines(part, absent[place], absent[place + 2], depth - 1)
         if below is None or len(lines) * len(below) > MOST_CHAINS:
             return None
-        lines = _joined(lines, below)
+        lines = _join_lines(lines, below)
     return lines
 
 
@@ -139,7 +139,7 @@ def _absence(part: Not) -> _Element | None:
     return (True, names) if names and len(names) == len(unwanted) else None
 
 
-def _joined(earlier: Iterable[_Line], later: Iterable[_Line]) -> list[_Line]:
+def _join_lines(earlier: Iterable[_Line], later: Iterable[_Line]) -> list[_Line]:
     return [first + second for first, second in product(earlier, later)]
 
 
@@ -153,7 +153,7 @@ def _separate(line: _Line) -> list[_Line]:
             choices: list[_Line] = [((False, frozenset({name})),) for name in sorted(types)]
         else:
             choices = [((absence, types),)]
-        lines = _joined(lines, choices)
+        lines = _join_lines(lines, choices)
         if len(lines) > MOST_CHAINS:
             return lines
     return lines

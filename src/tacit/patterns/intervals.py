@@ -97,7 +97,7 @@ class Intervals:
             counted[row] = units[sorted(node.counted)].sum(axis=0) * np.uint64((1 << width) - 1)
         return cls(
             selection,
-            Selection.of(_required(pattern), numbers).relevant,
+            Selection.of(_find_required(pattern), numbers).relevant,
             np.array(
                 [(n.kind, n.left, n.right, n.value, n.reach_left, n.reach_right) for n in nodes],
                 np.int64,
@@ -128,7 +128,7 @@ class Intervals:
         )
 
 
-def _required(pattern: Pattern) -> frozenset[str]:
+def _find_required(pattern: Pattern) -> frozenset[str]:
     """Event types that must be in a window for the pattern to be detected."""
 
     def combine(node: Pattern, below: list[frozenset[str]]) -> frozenset[str]:

@@ -122,14 +122,14 @@ def steps(pattern: And | Seq, need: Need, conditions: Sequence[Condition]) -> It
         earlier, later = (parts[:place], parts[place + 1 :]) if ordered else ((), ())
         then = replace(
             need,
-            values=_united(need.values, values(waiting)),
+            values=_unite(need.values, values(waiting)),
             after=need.after | types(later),
             last=need.last or bool(later),
             narrow=narrow,
         )
         asked = replace(
             then,
-            values=_united(need.values, values(joint)),
+            values=_unite(need.values, values(joint)),
             before=need.before | types(earlier),
             first=need.first or bool(earlier),
         )
@@ -147,16 +147,16 @@ def values(conditions: Iterable[Condition]) -> Values:
             way = _WAYS.get(comparison.comparator, 0) if comparison is condition else 0
             for side, better in ((comparison.left, way), (comparison.right, -way)):
                 if len(aliases(side)) == 1:
-                    found = _united(found, {repr(side): (side, better)})
+                    found = _unite(found, {repr(side): (side, better)})
                 else:
-                    found = _united(found, {repr(part): (part, 0) for part in attributes(side)})
+                    found = _unite(found, {repr(part): (part, 0) for part in attributes(side)})
     return found
 
 
 _WAYS = {"<": -1, "<=": -1, ">": 1, ">=": 1}
 
 
-def _united(ours: Values, theirs: Values) -> Values:
+def _unite(ours: Values, theirs: Values) -> Values:
     """Combine both; if a value is needed in different ways, the value itself matters."""
     united = dict(ours)
     for column, (term, way) in theirs.items():

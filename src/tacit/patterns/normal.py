@@ -63,7 +63,7 @@ def simplify(pattern: Pattern) -> Pattern:
     >>> simplify(Seq(Seq("a", Name("b").repeat(2, 5)), Seq(Not("x")), "c"))
     AND(NOT x, SEQ(a, b, b, c))
     """
-    return fold(pattern, _simplified)
+    return fold(pattern, _simplify_node)
 
 
 def holds_condition(pattern: Pattern) -> bool:
@@ -88,7 +88,7 @@ def may_be_empty(pattern: Pattern) -> bool:
     return fold(pattern, combine)
 
 
-def _simplified(node: Pattern, below: list[Pattern]) -> Pattern:
+def _simplify_node(node: Pattern, below: list[Pattern]) -> Pattern:
     match node:
         case Name(name):
             return Name(name)

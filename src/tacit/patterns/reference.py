@@ -85,7 +85,7 @@ def matches(pattern: Pattern, window: Sequence[Tuple]) -> set[Match]:
         case Not(part):
             return set() if matches(part, window) else {Match()}
         case Seq(parts):
-            return {_union(chosen) for chosen in _in_order(parts, window)}
+            return {_union(chosen) for chosen in _choose_in_order(parts, window)}
         case Repeat(part, least, most):
             return _several_times(matches(part, window), least, most, window)
         case Within(part, span):
@@ -94,7 +94,9 @@ def matches(pattern: Pattern, window: Sequence[Tuple]) -> set[Match]:
             return {m for m in matches(part, window) if holds(condition, m, window)}
 
 
-def _in_order(parts: Sequence[Pattern], window: Sequence[Tuple]) -> Iterator[tuple[Match, ...]]:
+def _choose_in_order(
+    parts: Sequence[Pattern], window: Sequence[Tuple]
+) -> Iterator[tuple[Match, ...]]:
     """Yield every choice of matches, one for each part that is not negated, that is in order."""
     choices: list[tuple[Match, ...]] = [()]
     absent: list[tuple[int, set[Match]]] = []

@@ -101,7 +101,7 @@ class Relational:
         while pending:
             group = pending.pop()
             search = Search(
-                _within(tuples, group) if len(group) < len(buckets) else tuples,
+                _select_buckets(tuples, group) if len(group) < len(buckets) else tuples,
                 self._streams,
                 self._numbers,
                 group,
@@ -131,7 +131,9 @@ def _distinct(buckets: Iterable[pl.Series]) -> pl.Series:
     return pl.concat(parts).unique().sort()
 
 
-def _within(tuples: Mapping[str, pl.DataFrame], buckets: pl.Series) -> dict[str, pl.DataFrame]:
+def _select_buckets(
+    tuples: Mapping[str, pl.DataFrame], buckets: pl.Series
+) -> dict[str, pl.DataFrame]:
     """Return the tuples of adjacent buckets."""
     inside = pl.col("bucket").is_between(buckets[0], buckets[-1])
     return {stream: frame.filter(inside) for stream, frame in tuples.items()}

@@ -66,7 +66,7 @@ def find_residual(
     for values in product((0, 1), repeat=len(atoms)):
         # The first variable is the lowest bit, so it must change fastest.
         chosen = [bound[value] for bound, value in zip(bounds, reversed(values), strict=True)]
-        cofactors.append(_given(plain, places, chosen))
+        cofactors.append(_substitute(plain, places, chosen))
     return Residual(variables, tuple(cofactors))
 
 
@@ -129,7 +129,7 @@ def list_atoms(
     return atoms if len(atoms) <= most else (pattern,)
 
 
-def _given(
+def _substitute(
     pattern: Pattern, places: Mapping[int, int], chosen: Sequence[Pattern | bool]
 ) -> Pattern | bool:
     """Return the pattern with something in place of its private atoms."""
@@ -138,11 +138,11 @@ def _given(
         return chosen[number]
     match pattern:
         case And(parts):
-            return all_of(_given(part, places, chosen) for part in parts)
+            return all_of(_substitute(part, places, chosen) for part in parts)
         case Or(parts):
-            return any_of(_given(part, places, chosen) for part in parts)
+            return any_of(_substitute(part, places, chosen) for part in parts)
         case Not(part):
-            return not_of(_given(part, places, chosen))
+            return not_of(_substitute(part, places, chosen))
         case _:
             return pattern
 

@@ -67,7 +67,7 @@ def explain(error: UnexpectedInput, text: str, start: str) -> PatternError:
     came = f", but the {start} ends here" if at_end else f"; got '{_short(token)}'"
     before = _code(text[:place]).rstrip()
     hint = _foreign_hint(text[place:], before) or _hint(token.type, expected, before)
-    message = f"expected {_listed(expected, before)}{came}.{hint}"
+    message = f"expected {_list_expected(expected, before)}{came}.{hint}"
     return PatternError(message, *position(text, place))
 
 
@@ -97,7 +97,7 @@ def _hint(came: str, expected: AbstractSet[str], before: str) -> str:
     inside_condition = bool(expected & {"TEXT", "COMPARATOR", "STAR", "DOT"})
     part_ended = "WITHIN" in expected or "COMMA" in expected or expected == {"$END"}
     if came == "$END" and before.count("(") > before.count(")"):
-        line, column = position(before, _unclosed(before))
+        line, column = position(before, _find_unclosed(before))
         return f" The '(' at line {line}, column {column} is not closed."
     if came == "RPAR" and "$END" in expected:
         return " There is no '(' for this ')'."
@@ -133,7 +133,7 @@ def _pattern_hint(came: str, expected: AbstractSet[str], part_ended: bool) -> st
     return ""
 
 
-def _listed(expected: AbstractSet[str], before: str) -> str:
+def _list_expected(expected: AbstractSet[str], before: str) -> str:
     if expected == {"NAME"} and re.search(r"WITHIN\s+\S+$", before, re.IGNORECASE):
         return f"a unit of time ({UNITS})"
     if expected == {"NUMBER"} and before[-6:].upper() == "WITHIN":
@@ -154,7 +154,7 @@ def _code(text: str) -> str:
     return quiet.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
 
-def _unclosed(code: str) -> int:
+def _find_unclosed(code: str) -> int:
     """Return the place of the innermost parenthesis that is not closed."""
     opened: list[int] = []
     for found in re.finditer(r"[()]", code):

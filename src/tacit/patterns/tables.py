@@ -52,15 +52,15 @@ class Search:
             case Name():
                 return self._events(pattern, need, conditions)
             case Or(parts):
-                return need.distil(_stacked([self.matches(p, need, conditions) for p in parts]))
+                return need.distil(_stack([self.matches(p, need, conditions) for p in parts]))
             case And() | Seq():
                 return self._combined(pattern, need, conditions)
             case Not(part):
                 found = self.matches(part, Need()).select("bucket")
                 absent = self._empty().join(found, on="bucket", how="anti")
-                return need.distil(_filtered(absent, conditions))
+                return need.distil(_filter(absent, conditions))
             case Repeat():
-                return need.distil(_filtered(self._repeated(pattern, need), conditions))
+                return need.distil(_filter(self._repeated(pattern, need), conditions))
             case Within(part, span):
                 bounded = replace(need, first=True, last=True, span=min(span, need.span))
                 table = self.matches(part, bounded, conditions)
@@ -97,7 +97,7 @@ class Search:
         )
         computed = [term for term in terms if not isinstance(term, Attribute)]
         table = table.with_columns(value(t, table.schema).alias(repr(t)) for t in computed)
-        table = _filtered(table, conditions)
+        table = _filter(table, conditions)
         # Events at different times are never the same: there is nothing to weigh.
         if need.first and need.last and any(repr(term) in need.values for term in terms):
             return table.select(c for c in table.columns if need.keeps(c))
@@ -112,7 +112,7 @@ class Search:
             if ordered and isinstance(step.part, Not):
                 gaps[place] = step.part.part
                 if table is not None:
-                    table = _with_gap(table, place, pl.col("last"), _LATEST)
+                    table = _add_gap(table, place, pl.col("last"), _LATEST)
                 continue
             found = self.matches(step.part, step.need, step.own)
             # Where a part may be empty, a gap before it reaches on to the next one.
@@ -122,13 +122,13 @@ class Search:
                 table = self._joined(table, found, step.then, step.ready, ordered=ordered)
             else:
                 for gap in gaps:
-                    found = _with_gap(found, gap, _EARLIEST, pl.col("first"))
-                table = step.then.distil(_filtered(self._without(found, closing), step.ready))
+                    found = _add_gap(found, gap, _EARLIEST, pl.col("first"))
+                table = step.then.distil(_filter(self._without(found, closing), step.ready))
             gaps = {} if closing else gaps
         if table is None:
-            table = _filtered(self._empty(), conditions)
+            table = _filter(self._empty(), conditions)
             for gap in gaps:
-                table = _with_gap(table, gap, _EARLIEST, _LATEST)
+                table = _add_gap(table, gap, _EARLIEST, _LATEST)
         return need.distil(self._without(table, gaps))
 
     def _without(self, table: pl.DataFrame, gaps: Mapping[int, Pattern]) -> pl.DataFrame:
@@ -188,10 +188,10 @@ class Search:
         def pieces() -> Iterator[pl.DataFrame]:
             for ours_at, theirs_at in pairs(found, self.most_pairs):
                 if ordered:
-                    apart = _apart(left, right, ours_at, theirs_at)
+                    apart = _find_disjoint(left, right, ours_at, theirs_at)
                     ours_at, theirs_at = ours_at[apart], theirs_at[apart]
                 both = pl.concat([ours[ours_at], theirs[theirs_at]], how="horizontal")
-                yield _merged(_filtered(both, conditions))
+                yield _merge_pairs(_filter(both, conditions))
 
         return self._collected(pieces(), need)
 
@@ -244,20 +244,20 @@ class Search:
         return self._collected(runs, need)
 
 
-def _filtered(table: pl.DataFrame, conditions: Conditions) -> pl.DataFrame:
+def _filter(table: pl.DataFrame, conditions: Conditions) -> pl.DataFrame:
     for condition in conditions:
         table = table.filter(expression(condition, table.schema))
     return table
 
 
-def _stacked(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
+def _stack(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """One table; a match that lacks a column has no such attribute, or no such event."""
     table = pl.concat(tables, how="diagonal_relaxed")
     rows = [c for c, dtype in table.schema.items() if dtype == pl.List]
     return table.with_columns(pl.col(c).fill_null(_NO_ROWS) for c in rows)
 
 
-def _with_gap(table: pl.DataFrame, gap: int, after: pl.Expr, before: pl.Expr) -> pl.DataFrame:
+def _add_gap(table: pl.DataFrame, gap: int, after: pl.Expr, before: pl.Expr) -> pl.DataFrame:
     return table.with_columns(after.alias(f"after {gap}"), before.alias(f"before {gap}"))
 
 
@@ -284,7 +284,9 @@ def _partners(
     return found, right
 
 
-def _apart(left: pl.DataFrame, right: pl.DataFrame, ours: Ints, theirs: Ints) -> NDArray[np.bool_]:
+def _find_disjoint(
+    left: pl.DataFrame, right: pl.DataFrame, ours: Ints, theirs: Ints
+) -> NDArray[np.bool_]:
     """Return which pairs of matches in order have no event in common."""
     apart = np.ones(len(ours), np.bool_)
     types = [c.removeprefix("tail ") for c in left.columns if c.startswith("tail ")]
@@ -297,7 +299,7 @@ def _apart(left: pl.DataFrame, right: pl.DataFrame, ours: Ints, theirs: Ints) ->
     return apart
 
 
-def _merged(both: pl.DataFrame) -> pl.DataFrame:
+def _merge_pairs(both: pl.DataFrame) -> pl.DataFrame:
     """Two matches side by side (the right one's ends are marked ') as one."""
     columns = set(both.columns)
     made = []

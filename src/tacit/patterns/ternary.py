@@ -53,7 +53,7 @@ MAX_BOTH_WAYS = 4
 """How many unknown elements that occur both negated and not are tried in all combinations."""
 
 
-class Knowledge(IntEnum):
+class Ternary(IntEnum):
     """The status of a pattern in a window."""
 
     FALSE = 0
@@ -61,11 +61,11 @@ class Knowledge(IntEnum):
     TRUE = 2
 
 
-def status(pattern: Pattern, unknown: AbstractSet[str], window: Sequence[Tuple]) -> Knowledge:
+def status(pattern: Pattern, unknown: AbstractSet[str], window: Sequence[Tuple]) -> Ternary:
     """Return the pattern's status in a window, whose unknown events are not looked at."""
     if _holds(surely(pattern, unknown), window):
-        return Knowledge.TRUE
-    return Knowledge.OPEN if _holds(possibly(pattern, unknown), window) else Knowledge.FALSE
+        return Ternary.TRUE
+    return Ternary.OPEN if _holds(possibly(pattern, unknown), window) else Ternary.FALSE
 
 
 def surely(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
@@ -121,7 +121,7 @@ def without_conditions(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern:
             names = [node for node in walk(part) if isinstance(node, Name)]
             hidden = {node.alias for node in names if node.name in unknown}
             inner = without_conditions(part, unknown)
-            looser = _loosened(condition, bound_aliases(part) - hidden, wanted=True)
+            looser = _loosen(condition, bound_aliases(part) - hidden, wanted=True)
             return inner if looser is None else Where(inner, looser)
 
 
@@ -138,7 +138,7 @@ def _surely(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
         case Seq(parts):
             return _seq((part, _surely(part, unknown)) for part in parts)
         case _:
-            return _around(pattern, _surely(pattern.part, unknown))
+            return _list_around(pattern, _surely(pattern.part, unknown))
 
 
 class _PossibleMatch(NamedTuple):
@@ -172,16 +172,16 @@ def _possibly(pattern: Pattern, unknown: AbstractSet[str]) -> _PossibleMatch:
         case Where(_, condition):
             return _PossibleMatch(_loosely_where(below[0].pattern, condition), whole)
         case _:
-            return _PossibleMatch(_around(pattern, below[0].pattern), whole)
+            return _PossibleMatch(_list_around(pattern, below[0].pattern), whole)
 
 
 def _keeps_its_gap(parts: Sequence[Pattern], made: Sequence[_PossibleMatch], place: int) -> bool:
     """Return whether the gap of the NOT at this place is unchanged without unknown events."""
     beside = list(zip(parts, made, strict=True))
-    return _stands(reversed(beside[:place])) and _stands(beside[place + 1 :])
+    return _keeps_events(reversed(beside[:place])) and _keeps_events(beside[place + 1 :])
 
 
-def _stands(beside: Iterable[tuple[Pattern, _PossibleMatch]]) -> bool:
+def _keeps_events(beside: Iterable[tuple[Pattern, _PossibleMatch]]) -> bool:
     """Return whether the nearest part that always has events, and those before it, lose none."""
     for part, made in beside:
         if not made.whole:
@@ -207,11 +207,11 @@ def _has_time(pattern: Pattern) -> bool:
 def _loosely_where(part: Pattern | bool, condition: Condition) -> Pattern | bool:
     if isinstance(part, bool):
         return part
-    looser = _loosened(condition, bound_aliases(part), wanted=True)
+    looser = _loosen(condition, bound_aliases(part), wanted=True)
     return part if looser is None else Where(part, looser)
 
 
-def _loosened(condition: Condition, known: AbstractSet[str], *, wanted: bool) -> Condition | None:
+def _loosen(condition: Condition, known: AbstractSet[str], *, wanted: bool) -> Condition | None:
     """Return the condition on known elements for the result to be `wanted`, or None."""
     match condition:
         case Comparison():
@@ -219,9 +219,9 @@ def _loosened(condition: Condition, known: AbstractSet[str], *, wanted: bool) ->
                 return None
             return condition if wanted else Negation(condition)
         case Negation(part):
-            return _loosened(part, known, wanted=not wanted)
+            return _loosen(part, known, wanted=not wanted)
         case Conjunction(left, right) | Disjunction(left, right):
-            sides = [_loosened(side, known, wanted=wanted) for side in (left, right)]
+            sides = [_loosen(side, known, wanted=wanted) for side in (left, right)]
             needed = [side for side in sides if side is not None]
             if isinstance(condition, Conjunction) == wanted:
                 return Conjunction(*needed) if len(needed) == 2 else next(iter(needed), None)
@@ -240,7 +240,7 @@ def _cases(pattern: Pattern, unknown: AbstractSet[str]) -> list[Pattern | bool]:
     if len(both) > MAX_BOTH_WAYS:
         return [pattern]
     choices = product((False, True), repeat=len(both))
-    return [_given(pattern, dict(zip(both, choice, strict=True))) for choice in choices]
+    return [_substitute(pattern, dict(zip(both, choice, strict=True))) for choice in choices]
 
 
 def _polarities(pattern: Pattern, positive: bool = True) -> Iterator[tuple[str, bool]]:
@@ -250,17 +250,17 @@ def _polarities(pattern: Pattern, positive: bool = True) -> Iterator[tuple[str, 
         yield from _polarities(part, positive != isinstance(pattern, Not))
 
 
-def _given(pattern: Pattern, present: Mapping[str, bool]) -> Pattern | bool:
+def _substitute(pattern: Pattern, present: Mapping[str, bool]) -> Pattern | bool:
     """Return a pattern of presence where the presence of some elements is given."""
     match pattern:
         case Name(name):
             return present.get(name, pattern)
         case And(parts):
-            return all_of(_given(part, present) for part in parts)
+            return all_of(_substitute(part, present) for part in parts)
         case Or(parts):
-            return any_of(_given(part, present) for part in parts)
+            return any_of(_substitute(part, present) for part in parts)
         case Not(part):
-            return not_of(_given(part, present))
+            return not_of(_substitute(part, present))
         case _:
             raise AssertionError("only patterns of presence are split into cases")
 
@@ -304,7 +304,7 @@ def _seq(made: Iterable[tuple[Pattern, Pattern | bool]]) -> Pattern | bool:
     return Seq(*needed) if needed else True
 
 
-def _around(pattern: Repeat | Within | Where, part: Pattern | bool) -> Pattern | bool:
+def _list_around(pattern: Repeat | Within | Where, part: Pattern | bool) -> Pattern | bool:
     if isinstance(part, bool):
         return part
     match pattern:

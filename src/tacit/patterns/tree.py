@@ -24,16 +24,16 @@ MAX_COUNT = 1000
 """The largest count of a repetition."""
 
 
-class _Node:
+class _PatternMethods:
     """The methods of every pattern."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return _written(_known(self))
+        return _format_pattern(_known(self))
 
     def __eq__(self, other: object) -> bool:
-        return _equal(_known(self), other) if isinstance(other, _Node) else NotImplemented
+        return _equal(_known(self), other) if isinstance(other, _PatternMethods) else NotImplemented
 
     def __hash__(self) -> int:
         pattern = _known(self)
@@ -62,7 +62,7 @@ class _Node:
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Name(_Node):
+class Name(_PatternMethods):
     """An event type, or another pattern, by name; `alias` binds the event for a condition."""
 
     name: str
@@ -78,7 +78,7 @@ class Name(_Node):
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False, init=False)
-class Seq(_Node):
+class Seq(_PatternMethods):
     """All parts in order of time; negated parts are absences in the gaps between the others."""
 
     parts: tuple[Pattern, ...]
@@ -88,7 +88,7 @@ class Seq(_Node):
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False, init=False)
-class And(_Node):
+class And(_PatternMethods):
     """All parts, in any order; parts may share events."""
 
     parts: tuple[Pattern, ...]
@@ -98,7 +98,7 @@ class And(_Node):
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False, init=False)
-class Or(_Node):
+class Or(_PatternMethods):
     """At least one of the parts."""
 
     parts: tuple[Pattern, ...]
@@ -108,7 +108,7 @@ class Or(_Node):
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False, init=False)
-class Not(_Node):
+class Not(_PatternMethods):
     """The absence of a pattern: in a gap of the `SEQ` it is a part of, else in the window."""
 
     part: Pattern
@@ -118,7 +118,7 @@ class Not(_Node):
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Repeat(_Node):
+class Repeat(_PatternMethods):
     """A pattern several times in order, at least `least` and at most `most` (or without end)."""
 
     part: Pattern
@@ -138,7 +138,7 @@ class Repeat(_Node):
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Within(_Node):
+class Within(_PatternMethods):
     """A match whose last time minus its first is at most `span` microseconds."""
 
     part: Pattern
@@ -150,7 +150,7 @@ class Within(_Node):
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Where(_Node):
+class Where(_PatternMethods):
     """A match whose named elements meet a condition."""
 
     part: Pattern
@@ -232,7 +232,7 @@ def _pattern(part: Pattern | str) -> Pattern:
     return Name(part) if isinstance(part, str) else part
 
 
-def _known(node: _Node) -> Pattern:
+def _known(node: _PatternMethods) -> Pattern:
     assert isinstance(node, Pattern)
     return node
 
@@ -250,7 +250,7 @@ def _own(pattern: Pattern) -> object:
             return None
 
 
-def _equal(pattern: Pattern, other: _Node) -> bool:
+def _equal(pattern: Pattern, other: _PatternMethods) -> bool:
     """Compared without recursion, and quickly where parts are shared."""
     pending = [(pattern, _known(other))]
     while pending:
@@ -266,7 +266,7 @@ def _equal(pattern: Pattern, other: _Node) -> bool:
     return True
 
 
-def _written(pattern: Pattern) -> str:
+def _format_pattern(pattern: Pattern) -> str:
     """Return the pattern's text, put together without recursion."""
     text: list[str] = []
     pending: list[Pattern | str] = [pattern]

@@ -75,7 +75,7 @@ class Accountant:
     def bill(self, closed: ClosedWindows, *, public_only: bool = False) -> WindowCharges:
         """Compute the charges of windows that closed together, and who is exhausted in all of them.
 
-        Later windows see these charges as spent. A window costs what it gives away, which depends
+        Later windows see these charges as spent. A window costs what it reveals, which depends
         on public events. Windows that are answered from public events alone cost nothing.
         """
         starts = self._windows(closed)

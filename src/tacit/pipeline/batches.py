@@ -104,7 +104,7 @@ class EventBatch:
 
     def find_last_progress(self, before: int) -> int:
         """Return the source's progress after all of these tuples."""
-        return _reached(self.times, self.slots, before)
+        return _find_reached(self.times, self.slots, before)
 
     def slice(self, begin: int, end: int, slots: NDArray[np.int32] | None = None) -> EventBatch:
         """Return consecutive tuples of these, optionally with other slots."""
@@ -167,7 +167,7 @@ class MergedBatch:
 
     def find_last_progress(self, before: int) -> int:
         """Return the largest time among these tuples, or `before` if that is larger."""
-        return _reached(self.times, self.slots, before)
+        return _find_reached(self.times, self.slots, before)
 
     def slice(self, begin: int, end: int, slots: NDArray[np.int32] | None = None) -> MergedBatch:
         """Return consecutive tuples of these, optionally with other slots."""
@@ -217,10 +217,10 @@ class MergedBatch:
     def _progress_at(self, last: int) -> int:
         if self.progress is not None:
             return int(self.progress[last])
-        return _reached(self.times[: last + 1], self.slots[: last + 1], self.before)
+        return _find_reached(self.times[: last + 1], self.slots[: last + 1], self.before)
 
 
-def _reached(times: NDArray[np.int64], slots: NDArray[np.int32], before: int) -> int:
+def _find_reached(times: NDArray[np.int64], slots: NDArray[np.int32], before: int) -> int:
     counted = (slots >= 0) & (times <= REACH)
     return int(np.max(times, where=counted, initial=before))
 

@@ -204,7 +204,7 @@ class OpenWindows:
             mistakes.append("windows cannot be changed during a run; start another run for that")
         if spec.streams != ours.streams:
             mistakes.append("streams cannot be changed during a run; start another run for that")
-        if _limited(spec) != _limited(ours):
+        if _has_limits(spec) != _has_limits(ours):
             mistakes.append(
                 "during a run limits can be changed, but you cannot add the first one or remove the"
                 " last one: answers would have other columns; start another run for that"
@@ -233,7 +233,7 @@ class OpenWindows:
         elif learning:
             return  # checked when the registry is complete
         try:
-            check_names(spec, _with_listed(registry, spec))
+            check_names(spec, _add_listed(registry, spec))
         except SpecificationError as error:
             yield str(error)
 
@@ -249,7 +249,7 @@ class OpenWindows:
             for message in check_names(spec, registry)
         ]
         if offered is not None:
-            found += check_names(offered.spec, _with_listed(registry, offered.spec))
+            found += check_names(offered.spec, _add_listed(registry, offered.spec))
         return list(dict.fromkeys(found))
 
     def register(self, names: Sequence[str], since: int) -> None:
@@ -345,7 +345,7 @@ class OpenWindows:
         return self._own_state(closed).policy_numbers()
 
     def _own_state(self, closed: ClosedWindows) -> WindowState:
-        """Return the state that answers these windows; a new version goes on with old memory."""
+        """Return the state that answers these windows; a new version continues with old memory."""
         following = self._following(closed)
         if following is None:
             return self.window_state
@@ -353,7 +353,7 @@ class OpenWindows:
         return following.window_state
 
     def _carry_memory(self, following: NextVersion) -> None:
-        """Let the next version go on with what the old one remembers, as far as it can."""
+        """Give the next version the memory of the old one, as far as it can."""
         state = following.window_state
         if not state.memory and self.window_state.memory:
             assert self.version is not None
@@ -397,11 +397,11 @@ def _close(
     yield from window_state.close(middle, stop, most)
 
 
-def _limited(spec: Specification) -> bool:
+def _has_limits(spec: Specification) -> bool:
     return any(private.limit is not None for private in spec.private)
 
 
-def _with_listed(registry: pa.Array, spec: Specification) -> pa.Array:
+def _add_listed(registry: pa.Array, spec: Specification) -> pa.Array:
     """Return the registry with the subjects that a specification adds."""
     more = pa.array(list_subjects(spec.subjects, spec.folder), pa.large_string())
     return pc.unique(pa.concat_arrays([registry, more]))

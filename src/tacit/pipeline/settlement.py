@@ -135,7 +135,7 @@ class Settlement:
         """Return whether a commit is due."""
         elapsed = time.monotonic() - self.committed
         if self._closed:
-            # With files nobody waits for a single window, so several share a commit.
+            # With files no consumer waits for a single window, so several share a commit.
             return self._reader.live or elapsed >= _COMMIT_SPACING * self.cost
         if not self._lease.durable:
             return False

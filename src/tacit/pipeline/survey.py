@@ -44,7 +44,7 @@ _HELD: Final = 1 << 26
 """The largest number of bytes of windows that wait to be counted."""
 
 
-class _Waiting(NamedTuple):
+class _PendingWindows(NamedTuple):
     """Windows that wait to be counted."""
 
     bits: NDArray[np.uint64]
@@ -73,7 +73,7 @@ class HistorySurvey(Evaluator):
         self._types = list(spec.types)
         self._occurrences = np.zeros(len(self._types), np.int64)
         self._stretches = Stretches()
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_PendingWindows] = []
         self._noise = Noise(SeededSource(1))
         first = len(index.patterns)
         self._trials: list[_NoisyTrial] = []
@@ -84,7 +84,7 @@ class HistorySurvey(Evaluator):
                 self._trials.append(trial)
                 first += trial.width
         self._matched = compile_queries(spec, index.patterns, walk=not self._trials)
-        self._pane_counts = [_PaneCounts(spec, survey.policy.private) for survey in self.surveys]
+        self._pane_counts = [_PaneCounter(spec, survey.policy.private) for survey in self.surveys]
         if spec.windows.panes == 1:
             self._pane_counts = []
         for pane_counts in self._pane_counts:
@@ -112,7 +112,7 @@ class HistorySurvey(Evaluator):
         if self._counts is not None:
             self._counts.add(answers, policies)
         starts = (answers.first + np.arange(answers.windows)) * answers.step
-        batch = _Waiting(answers.bits, answers.registered, starts, policies)
+        batch = _PendingWindows(answers.bits, answers.registered, starts, policies)
         if self._waiting and not np.array_equal(self._waiting[0].policies, policies):
             self._count_waiting()
         self._waiting.append(batch)
@@ -254,7 +254,7 @@ class _NoisyTrial:
         ]
 
 
-class _PaneCounts:
+class _PaneCounter:
     """Counts in how many panes of each window private elements are, in bit columns."""
 
     def __init__(self, spec: Specification, private: AbstractSet[str]) -> None:

@@ -94,10 +94,10 @@ class SpecVersion:
         }
 
     def find_remembered(self, following: SpecVersion) -> set[str]:
-        """Return the policies, by name, whose memory the next version can go on with.
+        """Return the policies, by name, whose memory the next version can keep.
 
         Their subjects, events and mechanisms are the same. All others start from the prior. Counts
-        go on if all of them, their groups and their models are the same.
+        continue if all of them, their groups and their models are the same.
         """
         kept = [one.model_copy(update={"limit": None}) for one in self.spec.private]
         others = [one.model_copy(update={"limit": None}) for one in following.spec.private]
@@ -161,7 +161,7 @@ class SpecVersion:
         """Decode what `packed` returned, with the fingerprint of the original specification."""
         try:
             plain = json.loads(zlib.decompress(packed))
-            spec = _with_groups(loads(plain["specification"]), plain.get("by", {}))
+            spec = _add_groups(loads(plain["specification"]), plain.get("by", {}))
             spec = _set_fingerprint(spec, plain["fingerprint"])
             planned = _set_fingerprint(spec.model_copy(), plain["plan"]["fingerprint"])
             version = cls(spec, Plan.from_dict(plain["plan"], planned))
@@ -183,7 +183,7 @@ def _without_registry(spec: Specification) -> Specification:
     return spec.model_copy(update={"subjects": None, "queries": queries})
 
 
-def _with_groups(spec: Specification, by: Mapping[str, str]) -> Specification:
+def _add_groups(spec: Specification, by: Mapping[str, str]) -> Specification:
     """Return the specification with the columns by which it counts."""
     queries = tuple(query.model_copy(update={"by": by.get(query.name)}) for query in spec.queries)
     return spec.model_copy(update={"queries": queries})

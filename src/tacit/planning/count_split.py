@@ -1,4 +1,4 @@
-"""Weigh counts against answers: how epsilon is split, and which counts are told from answers.
+"""Weigh counts against answers: how epsilon is split, and which counts are estimated from answers.
 
 Answers lose quality (MRE, the share of Q that noise costs), and counts have an error, which is
 compared with the mean true count of history. Both are between 0 and 1, and every query counts the
@@ -52,7 +52,7 @@ def weigh_split(
     rivals = find_open_counts(spec)
     if not rivals or not any(part.windows for part in statistics):
         return WeighedSplit(split_epsilon(spec), {})
-    return _Search(spec, statistics[0], make).run(rivals)
+    return _SplitSearch(spec, statistics[0], make).run(rivals)
 
 
 class _Candidate(NamedTuple):
@@ -64,7 +64,7 @@ class _Candidate(NamedTuple):
     answers: dict[str, float]
 
 
-class _Search:
+class _SplitSearch:
     """The search for the best split."""
 
     def __init__(self, spec: Specification, statistics: Statistics, make: PlanWith) -> None:
@@ -125,7 +125,7 @@ class _Search:
             if split.counts[name]
         }
         answers = {name: one.error for name, one in plan.answer_counts.items()}
-        losses = [_lose(plan, len(self._spec.subject_queries))]
+        losses = [_compute_loss(plan, len(self._spec.subject_queries))]
         for name, error in (channels | answers).items():
             history = self._histories[name]
             usual = float((history.exact + history.detected).mean())
@@ -142,7 +142,7 @@ def expect_channel(plan: Plan, name: str, history: CountHistory) -> float:
     return make_count_channel(plan.counts[name]).mean_error * noisy
 
 
-def _lose(plan: Plan, queries: int) -> Any:
+def _compute_loss(plan: Plan, queries: int) -> Any:
     """Return the loss of answers, once for each query."""
     expected: Expected | None = plan.limited or plan.expected
     assert expected is not None, "there are windows of history"

@@ -226,7 +226,7 @@ class Plan:
     counts: Mapping[str, Fraction] = field(default_factory=dict)
     """The epsilon of each count in one window, by name; 0 if it depends on nothing private."""
     count_memories: Mapping[str, CountMemory] = field(default_factory=dict)
-    """What runs know of counts beforehand, by name; only with history, and with memory."""
+    """By name, the model of each count that runs start with; only with history and memory."""
     answer_counts: Mapping[str, AnswerCount] = field(default_factory=dict)
     """The counts that are estimated from answers, by name: how."""
     count_errors: Mapping[str, CountErrors] = field(default_factory=dict)
@@ -347,7 +347,7 @@ class Plan:
         return rows
 
     def _describe_source(self, name: str) -> dict[str, Any]:
-        """Return which answers a count is told from, and what was compared."""
+        """Return which answers a count is estimated from, and what was compared."""
         found: dict[str, Any] = {}
         own, errors = self.answer_counts.get(name), self.count_errors.get(name)
         if own is not None:  # there is no draw
@@ -435,7 +435,7 @@ class Plan:
         try:
             written = None if spec is not None else plain["specification"]
             if spec is None:
-                spec, fingerprint = _outlined(plain["specification"]), _fingerprint(written)
+                spec, fingerprint = _outline(plain["specification"]), _fingerprint(written)
             else:
                 fingerprint = spec.fingerprint
             if plain.get("fingerprint") != fingerprint:
@@ -549,7 +549,7 @@ def _read(plain: Mapping[str, Any], spec: Specification, written: Mapping[str, A
         None if past is None else Expected.from_dict(past),
         Expected.from_dict(plain["limited"]) if "limited" in plain else None,
         written,
-        _recorded(plain.get("columns", {}), spec),
+        _read_recorded(plain.get("columns", {}), spec),
         shares,
         str(plain.get("objective", "micro")),
         tuple(
@@ -617,7 +617,7 @@ def read_mechanism(
         ) from error
 
 
-def _recorded(plain: Mapping[str, Any], spec: Specification) -> RecordedTypes:
+def _read_recorded(plain: Mapping[str, Any], spec: Specification) -> RecordedTypes:
     """Read the recorded column types; raise ValueError for unknown streams or types."""
     found = {stream: dict(types) for stream, types in plain.items()}
     if not found.keys() <= spec.streams.keys() or any(
@@ -633,7 +633,7 @@ def _fingerprint(written: Mapping[str, Any] | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _outlined(written: Mapping[str, Any]) -> Specification:
+def _outline(written: Mapping[str, Any]) -> Specification:
     """Build a specification with only what private patterns and queries need."""
     return Specification.model_validate(
         {
@@ -647,12 +647,12 @@ def _outlined(written: Mapping[str, Any]) -> Specification:
                 {**private, "epsilon": Decimal(private["epsilon"]), "limit": None}
                 for private in written["private"]
             ],
-            "queries": [_outlined_query(query) for query in written["queries"]],
+            "queries": [_outline_query(query) for query in written["queries"]],
         }
     )
 
 
-def _outlined_query(written: Mapping[str, Any]) -> dict[str, Any]:
+def _outline_query(written: Mapping[str, Any]) -> dict[str, Any]:
     """Return a query of a canonical specification as it is written."""
     query = dict(written)
     if "share" in query:

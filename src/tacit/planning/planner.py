@@ -299,8 +299,8 @@ def _make(
     progress(1.0, f"planned {name}")
     windows = int(sum(part.windows for part in statistics))
     limited = {private.name for private in spec.private if private.limit is not None}
-    past = [_past(limited, *both) for both in zip(statistics, made, strict=True)]
-    expected = _expected(spec, [confusion for _, confusion in made])
+    past = [_expect_past_limits(limited, *both) for both in zip(statistics, made, strict=True)]
+    expected = _sum_expected(spec, [confusion for _, confusion in made])
     with_limits = [mechanism.limited or confusion for mechanism, confusion in made]
     has_limits = any(mechanism.limited is not None for mechanism, _ in made)
     return Plan(
@@ -311,8 +311,8 @@ def _make(
         windows,
         expected if windows and spec.subject_queries else None,
         goal.share,
-        _expected(spec, past) if windows and limited else None,
-        limited=_expected(spec, with_limits) if windows and has_limits else None,
+        _sum_expected(spec, past) if windows and limited else None,
+        limited=_sum_expected(spec, with_limits) if windows and has_limits else None,
         columns=statistics[0].columns if statistics else {},
         shares=goal.shares,
         warnings=_warn(expected, statistics) if windows else (),
@@ -320,7 +320,7 @@ def _make(
     )
 
 
-def _expected(spec: Specification, confusions: Sequence[Confusion[Floats]]) -> Expected:
+def _sum_expected(spec: Specification, confusions: Sequence[Confusion[Floats]]) -> Expected:
     """Add up the expectations of all policies."""
     names = tuple(query.name for query in spec.boolean_queries)
     alphas = tuple(query.alpha for query in spec.boolean_queries)
@@ -347,8 +347,8 @@ def _warn(expected: Expected, statistics: Sequence[Statistics]) -> tuple[QueryWa
                 "it never occurs in history"
                 if positives <= 0
                 else f"it occurs in {positives / windows:.2%} of the windows of history, which is"
-                " too rare to be told from noise at this epsilon; raise epsilon, or plan for"
-                " objective macro"
+                " too rare to be distinguished from noise at this epsilon; raise epsilon, or plan"
+                " for objective macro"
             )
             warnings.append(QueryWarning(name, False, reason))
         elif claims >= (1 - _NEVER) * windows:
@@ -399,7 +399,7 @@ _NEVER: Final = 1e-9
 _WHERE_OPEN: Final = "wherever private events could change it"
 
 
-def _past(
+def _expect_past_limits(
     limited: AbstractSet[str], statistics: Statistics, made: tuple[Mechanism, Confusion[Floats]]
 ) -> Confusion[Floats]:
     """Return what to expect of a policy's windows once its limits are reached."""
@@ -410,7 +410,7 @@ def _past(
     return mechanism.expect_public_only(statistics)
 
 
-def _planning() -> str:
+def _name_command() -> str:
     return command("tacit plan SPEC --history SOURCE -o PLAN", "tacit.plan(spec, history)")
 
 
@@ -434,13 +434,13 @@ def plan_without_history(
         needed = "history to compare mechanisms" if chosen == AUTO else "history or a prior"
         uniform = command("--mechanism uniform", "mechanism='uniform'")
         raise PlanError(
-            f"the mechanism {chosen} needs {needed}: make a plan with {_planning()}, or use"
+            f"the mechanism {chosen} needs {needed}: make a plan with {_name_command()}, or use"
             f" {uniform}"
         )
     if load(chosen).needs == "history":
         raise PlanError(
             f"the mechanism {chosen} depends on the quality that history shows: make a plan with"
-            f" {_planning()}"
+            f" {_name_command()}"
         )
     panes = spec.windows.panes
     statistics = [assume_statistics(policy, queries, rates or {}, panes) for policy in policies]

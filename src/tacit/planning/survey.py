@@ -69,7 +69,9 @@ def assume_statistics(
             )
             for component in found.components
         ),
-        tuple(_by_hand(part, [rate(Name(name)) for name in part.elements]) for part in parts),
+        tuple(
+            _build_evidence(part, [rate(Name(name)) for name in part.elements]) for part in parts
+        ),
         None
         if panes == 1
         else PaneCounts.from_rates(panes, {name: rate(Name(name)) for name in policy.private}),
@@ -80,7 +82,7 @@ def assume_statistics(
     )
 
 
-def _by_hand(part: AffectedQuery, rates: Sequence[float]) -> AnyEvidence:
+def _build_evidence(part: AffectedQuery, rates: Sequence[float]) -> AnyEvidence:
     """Build evidence equal to one window, spread over all possible contents."""
     contexts = 1 << len(part.signals)
     if part.wide:

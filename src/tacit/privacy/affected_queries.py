@@ -65,7 +65,7 @@ def _analyse(number: int, query: Pattern, private: frozenset[str]) -> AffectedQu
     table = None
     if whole and is_presence(boolean_form(query)):
         table = _table(left, signals, found)
-    return AffectedQuery(number, query, found, signals, table, _decided(left, signals))
+    return AffectedQuery(number, query, found, signals, table, _find_decided(left, signals))
 
 
 def _signals(left: Residual) -> tuple[Pattern, ...]:
@@ -73,7 +73,7 @@ def _signals(left: Residual) -> tuple[Pattern, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _decided(left: Residual, signals: tuple[Pattern, ...]) -> NDArray[np.int8]:
+def _find_decided(left: Residual, signals: tuple[Pattern, ...]) -> NDArray[np.int8]:
     """Return for each context the value that all cofactors agree on, or -1."""
     contexts = np.arange(1 << len(signals))
     values = [

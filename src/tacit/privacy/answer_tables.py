@@ -109,7 +109,7 @@ def _solve(tables: list[AnswerTable]) -> AnswerWeights | None:
     system = np.concatenate(rows)
     truth = np.concatenate([table.truth for table in tables]).astype(np.float64)
     weights = _solve_linear(system, truth)
-    # An answer with confidence 1 cannot be told from one that public events decide.
+    # An answer with confidence 1 cannot be distinguished from one that public events decide.
     certain = levels & np.uint64(0xFFFFFFFF) == np.float32(1).view(np.uint32)
     if weights is None or certain.any():
         return None

@@ -51,7 +51,7 @@ class Channel:
         inputs: Iterable[Hashable] | None = None,
         outputs: Iterable[Hashable] | None = None,
     ) -> None:
-        entries, bits = _checked(table)
+        entries, bits = _check_table(table)
         rows, columns = entries.shape
         values: dict[str, Any] = {
             "table": entries,
@@ -77,7 +77,7 @@ class Channel:
         """
         limit = largest_ratio(parse_epsilon(epsilon))
         high, low = limit.numerator, limit.denominator
-        flips = -(-(low << _checked_bits(bits)) // (high + low))
+        flips = -(-(low << _check_bits(bits)) // (high + low))
         return cls._flipping(flips, epsilon, bits)
 
     @classmethod
@@ -88,7 +88,7 @@ class Channel:
                 "a flip probability must be more than 0 (0 would tell the truth) and at most 1/2;"
                 f" got {float(probability):g}"
             )
-        flips = -(-probability.numerator * 2 ** _checked_bits(bits) // probability.denominator)
+        flips = -(-probability.numerator * 2 ** _check_bits(bits) // probability.denominator)
         return cls._flipping(flips, log_above(Fraction(2**bits - flips, flips)), bits)
 
     @classmethod
@@ -156,7 +156,7 @@ class Channel:
         further a table is from valid, the more probability `rest` gets.
         """
         rows = cast("Sequence[Sequence[float | Fraction]]", probabilities)
-        entries, lacking = round_table(rows, neighbours, _checked_bits(bits))
+        entries, lacking = round_table(rows, neighbours, _check_bits(bits))
         symbols = list(range(entries.shape[1]) if outputs is None else outputs)
         if rest not in symbols:
             symbols.append(rest)
@@ -234,7 +234,7 @@ class Channel:
         return f"<table>{caption}<tr><th></th>{head}</tr>{body}</table>"
 
 
-def _checked(table: Rows) -> tuple[NDArray[np.uint64], int]:
+def _check_table(table: Rows) -> tuple[NDArray[np.uint64], int]:
     """Return a read-only copy of the entries, and the number of bits of a row's sum."""
     words = _words(table)
     words.setflags(write=False)
@@ -269,7 +269,7 @@ def _fit(entries: NDArray[Any]) -> bool:
     return bool(entries.min() >= 0 and entries.max() <= 2**BITS)
 
 
-def _checked_bits(bits: int) -> int:
+def _check_bits(bits: int) -> int:
     if not 1 <= bits <= BITS:
         raise PrivacyError(f"a channel has 1 to {BITS} bits; got {bits}")
     return bits

@@ -326,7 +326,7 @@ class CountFilter:
         paid: Numbers,
         usual: Floats | None = None,
     ) -> tuple[FilterState, CountEstimate]:
-        """Go on by a window; `paid` are the windows that may be drawn next if this one was drawn.
+        """Advance by a window; `paid` are the windows that may be drawn next if this one was drawn.
 
         `usual` replaces the usual shares, `[model][group]`.
         """

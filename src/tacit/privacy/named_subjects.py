@@ -31,7 +31,7 @@ def check_names(spec: Specification, registry: pa.Array) -> list[str]:
     missing = find_missing_names(spec, registry)
     if missing:
         raise SpecificationError([Mistake(describe_missing(missing, registry))])
-    named = _named(spec)
+    named = _list_named(spec)
     found = [
         (name, other)
         for name, others in find_lookalikes(list(named), registry).items()
@@ -52,7 +52,7 @@ def check_names(spec: Specification, registry: pa.Array) -> list[str]:
 
 def find_missing_names(spec: Specification, registry: pa.Array) -> list[str]:
     """Return the subjects that private patterns name but the registry does not have."""
-    names = list(_named(spec))
+    names = list(_list_named(spec))
     known = pc.is_in(pa.array(names, pa.large_string()), value_set=registry)
     return [name for name, there in zip(names, known.to_pylist(), strict=True) if not there]
 
@@ -61,7 +61,7 @@ def describe_missing(missing: Sequence[str], registry: pa.Array) -> str:
     """Describe the missing subjects, with registered names that look like them."""
     similar = find_lookalikes(missing, registry)
     shown = [
-        f"{name!r}{_instead(similar[name])}" if name in similar else repr(name)
+        f"{name!r}{_suggest_names(similar[name])}" if name in similar else repr(name)
         for name in missing[:_MOST]
     ]
     return (
@@ -71,7 +71,7 @@ def describe_missing(missing: Sequence[str], registry: pa.Array) -> str:
     )
 
 
-def _named(spec: Specification) -> Mapping[str, frozenset[int]]:
+def _list_named(spec: Specification) -> Mapping[str, frozenset[int]]:
     """Return the subjects that private patterns name, with the numbers of these patterns."""
     found: dict[str, frozenset[int]] = {}
     for number, private in enumerate(spec.private):
@@ -80,7 +80,7 @@ def _named(spec: Specification) -> Mapping[str, frozenset[int]]:
     return found
 
 
-def _instead(others: Sequence[str]) -> str:
+def _suggest_names(others: Sequence[str]) -> str:
     return f" (did you mean {' or '.join(map(ascii, others[:3]))}, which it has?)"
 
 

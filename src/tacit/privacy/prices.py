@@ -1,6 +1,6 @@
 """The price of a window: what its draws cost the accounts that they depend on.
 
-A window costs what it gives away. Where private events cannot change any answer the price is 0.
+A window costs what it reveals. Where private events cannot change any answer the price is 0.
 Elsewhere it is the audited loss of what is drawn in the window's context. Prices depend on public
 events alone, so they may be public.
 """

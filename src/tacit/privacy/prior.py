@@ -210,8 +210,8 @@ class Prior:
             counts = np.array(plain["counts"], np.float64)
             strength = float(plain["strength"])
             if "signals" in plain:
-                contexts = _unpacked("".join(plain["signals"]), len(counts), signals)
-                values = _unpacked("".join(plain["values"]), len(counts), variables)
+                contexts = _unpack_rows("".join(plain["signals"]), len(counts), signals)
+                values = _unpack_rows("".join(plain["values"]), len(counts), variables)
                 prior = cls.from_contexts(rates, contexts, values, counts, strength)
             else:
                 prior = cls(
@@ -219,7 +219,7 @@ class Prior:
                     signals,
                     np.array(plain["splits"], np.int64),
                     np.cumsum([0, *plain["rows"]], dtype=np.int64),
-                    _unpacked(plain["values"], len(counts), variables),
+                    _unpack_rows(plain["values"], len(counts), variables),
                     counts,
                     strength,
                     bool(plain.get("leaves_only", False)),
@@ -254,6 +254,6 @@ class Prior:
             raise ValueError("groups")
 
 
-def _unpacked(text: str, rows: int, width: int) -> Bits:
+def _unpack_rows(text: str, rows: int, width: int) -> Bits:
     octets = np.frombuffer(bytes.fromhex(text), np.uint8).reshape(rows, -(-width // 8))
     return np.unpackbits(octets, axis=1, count=width).astype(np.bool_)

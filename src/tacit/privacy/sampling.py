@@ -63,7 +63,7 @@ class Sampler:
         self.offsets = np.append(self.offsets, self.rows + np.cumsum([0, *heights[:-1]]))
         self.rows += sum(heights)
         self.channels += tuple(channels)
-        self._sums = _stacked(self._sums, sums)
+        self._sums = _stack_sums(self._sums, sums)
         self._shifts = np.append(self._shifts, shifts)
         self._guide = np.concatenate([self._guide, guide])
 
@@ -192,7 +192,7 @@ def _flip(
     return done
 
 
-def _stacked(above: NDArray[np.uint64], below: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _stack_sums(above: NDArray[np.uint64], below: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Stack two sets of running sums; shorter rows are padded with their last sum."""
     width = max(above.shape[1], below.shape[1])
     parts = [
@@ -208,7 +208,7 @@ def join_tables(
 ) -> tuple[NDArray[np.int8], NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the tables of several samplers, one after the other."""
     guides, sums, shifts = zip(*(one.tables for one in samplers), strict=True)
-    return np.concatenate(guides), reduce(_stacked, sums), np.concatenate(shifts)
+    return np.concatenate(guides), reduce(_stack_sums, sums), np.concatenate(shifts)
 
 
 def _running_sums(channels: Sequence[Channel]) -> NDArray[np.uint64]:

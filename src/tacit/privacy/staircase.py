@@ -113,7 +113,7 @@ def solve(choice: ChannelProblem) -> Solution:
     ([[0.268941, 0.731059], [0.731059, 0.268941]], 0.231059)
     """
     columns, place = _mix_columns(choice)
-    utility = _utility(columns, _summed(choice.gains, place, columns.shape[1]))
+    utility = _utility(columns, _sum_gains(choice.gains, place, columns.shape[1]))
     return Solution(columns[:, place], utility)
 
 
@@ -179,7 +179,7 @@ def _mix_columns(choice: ChannelProblem) -> tuple[Floats, Indices]:
     distances = compute_distances(choice.neighbours, classes)
     place = contract(distances)
     firsts = find_firsts(place)
-    gains = _summed(choice.gains, place, len(firsts))
+    gains = _sum_gains(choice.gains, place, len(firsts))
     silent = np.ones((1, len(firsts)))
     worth_of_silence, scale = _utility(silent, gains), float(np.abs(gains).sum())
     if np.maximum(gains, 0).sum() <= worth_of_silence + _IDLE * scale:
@@ -237,7 +237,7 @@ def _utility(columns: Floats, gains: Floats) -> float:
     return float(np.maximum(columns @ gains, 0).sum())
 
 
-def _summed(gains: Floats, place: Indices, number: int) -> Floats:
+def _sum_gains(gains: Floats, place: Indices, number: int) -> Floats:
     total = np.zeros((number, gains.shape[1]))
     np.add.at(total, place, gains)
     return total

@@ -78,7 +78,7 @@ class PosteriorCounts:
         return Confusion(tp, fp, np.maximum(0.0, self.true.sum(axis=1) - tp))
 
 
-class Judged(NamedTuple):
+class JudgedThresholds(NamedTuple):
     """Thresholds, and what to expect with thresholds that were chosen without the same windows."""
 
     thresholds: Floats
@@ -87,11 +87,11 @@ class Judged(NamedTuple):
 
 def judge(
     folds: Sequence[PosteriorCounts], objective: QualityObjective, *, uncertain: bool = False
-) -> Judged:
+) -> JudgedThresholds:
     """Choose the thresholds on all folds, and judge each fold by those of the others.
 
     A fold takes the thresholds of all folds unless others are clearly better on the other folds:
-    where two quite different thresholds are about equally good, folds would differ in which they
+    where two very different thresholds are about equally good, folds would differ in which they
     take, and their sum would be worse than both.
     Where the only true windows are in the fold that is judged, the others say nothing about its
     thresholds, and those of all folds are used.
@@ -109,7 +109,7 @@ def judge(
 
     thresholds = choose_thresholds(spread(total), objective)
     if len(folds) == 1:
-        return Judged(thresholds, total.confusion(thresholds))
+        return JudgedThresholds(thresholds, total.confusion(thresholds))
     alphas, free = np.array(objective.alphas), objective.free
     common = np.zeros(len(thresholds), np.bool_)
     if not objective.separate:
@@ -128,7 +128,7 @@ def judge(
             better[common] = objective.value(moved) > objective.value(known) + _ALIKE
             informed[common] = informed.any()
         found.append(fold.confusion(np.where(informed & better & free, own, thresholds)))
-    return Judged(thresholds, add_confusions(found))
+    return JudgedThresholds(thresholds, add_confusions(found))
 
 
 def _blur(counts: PosteriorCounts) -> PosteriorCounts:

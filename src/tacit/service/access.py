@@ -103,8 +103,8 @@ class Access:
     def check(self, text: str, address: str) -> Principal:
         """Return the holder of a token; raise a problem if there is none.
 
-        Attempts are counted by address and public id: who guesses the secret of one token keeps
-        nobody else at this address out.
+        Attempts are counted by address and public id: guesses at the secret of one token lock
+        no other token of this address out.
         """
         key = address, public_id(text)
         wait = self.failures.wait(key)

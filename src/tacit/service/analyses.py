@@ -1,6 +1,6 @@
 """Analyses of the version in force, made from history in the background: for operators alone.
 
-One is begun when somebody looks at it, in a process with low priority. Its result is stored under
+One starts when a user opens it, in a process with low priority. Its result is stored under
 the hash of the specification and the sources of history, so it is made once, also if an older
 version returns.
 """
@@ -47,7 +47,7 @@ class Analyses:
         self._workflow = workflow
         self._lock = threading.Lock()
         self._jobs: dict[tuple[int, JobKind], PlanJob] = {}
-        """The jobs of versions that somebody looked at."""
+        """The jobs of versions that a user opened."""
         self._known: dict[str, Analysis] = {}
         """By the hash of the job: versions with the same specification share it."""
         self._waiting: list[PlanJob] = []
@@ -61,7 +61,7 @@ class Analyses:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop; what was not finished is begun again when somebody looks at it."""
+        """Stop; what was not finished starts again when a user opens it."""
         self._stopping.set()
         self._process.stop()
         self._wake.set()

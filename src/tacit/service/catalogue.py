@@ -166,7 +166,7 @@ def check_choice(catalogue: Catalogue, choice: Choice) -> None:
 
 
 def is_stricter(before: Private | None, choice: Choice) -> bool:
-    """Return whether a choice gives away no more than what applied before, in every respect."""
+    """Return whether a choice reveals no more than what applied before, in every respect."""
     if before is None:
         return True
     if choice.epsilon > before.epsilon:

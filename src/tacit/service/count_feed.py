@@ -168,7 +168,7 @@ class CountFeed:
     def announce(self) -> None:
         """Keep the windows that were released since the last call, formatted for all streams."""
         if not self._streams:
-            with self._lock:  # begin anew when somebody reads them
+            with self._lock:  # start again when they are read
                 self._windows.clear()
                 self._latest = self._follows = None
             return

@@ -1,8 +1,8 @@
 """Released answers of one run, for pages, streams and downloads.
 
-The feed is a sink of the run, so it hears of every release as soon as it is committed. What it
-hands out comes from the ledger, by id, with the same rows whenever they are asked for. Readers keep
-their own place: a slow one delays nobody, and no queue grows. The last releases stay unpacked in
+The feed is a sink of the run, so it gets every release as soon as it is committed. What it
+returns comes from the ledger, by id, with the same rows for every request. Each reader has its own
+position: a slow one does not delay others, and no queue grows. The last releases stay unpacked in
 memory, since most readers want those. For streams they are formatted once for all readers.
 """
 
@@ -374,7 +374,7 @@ def check_body(row: Any) -> bytes:
 def unpack_release(
     row: Any, table: pa.Table, follows: int, last: UnpackedRelease | None = None
 ) -> UnpackedRelease:
-    """Make a release ready to be selected from; `last` is the one before it, if it is at hand."""
+    """Make a release ready to be selected from; `last` is the one before it, if it is in memory."""
     if "exhausted" not in table.column_names:  # without limits nobody is exhausted
         place = table.column_names.index("confidence") + 1
         none = pa.array(np.zeros(table.num_rows, np.bool_))

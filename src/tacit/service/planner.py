@@ -35,7 +35,7 @@ _STOPPED: Final = "the planner was stopped; try again"
 _ENDED: Final = "the planner ended without a result; is there enough memory? Try again"
 _NICE: Final = 5
 _END_SECONDS: Final = 10.0
-"""Seconds in which a process that is killed must be gone; after that nobody waits for it."""
+"""Seconds to wait for the end of a process that was killed."""
 _EPSILONS: Final = tuple(Fraction(tenths, 10) for tenths in (1, 5, 10, 20, 30, 50, 100))
 """The epsilons of a curve: fewer than `tacit curve` has, since each needs plans."""
 _MOST_COSTS: Final = 3

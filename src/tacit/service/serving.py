@@ -103,7 +103,7 @@ class SetupOptions:
 
 
 @contextmanager
-def _planning(state: ServiceState) -> Iterator[None]:
+def _run_planner(state: ServiceState) -> Iterator[None]:
     state.workflow.begin()
     state.analyses.begin()
     try:
@@ -159,6 +159,6 @@ def open_service(
         )
         with (
             Server(create_app(state), state.signal, server) as listening,
-            _planning(state),
+            _run_planner(state),
         ):
             yield Service(options, version, opened.inputs, state, listening.url)

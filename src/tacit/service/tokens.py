@@ -193,7 +193,7 @@ class Tokens:
         holder = Principal(record.role, record.name, record.id, record.streams)
         known = KnownToken(bytes(row["digest"]), record, holder)
         with self._lock:
-            # A row that was read before a change must not outlive it.
+            # A row that was read before a change must not be used after it.
             if act == self._act and self._fresh_until:
                 self._known[identity] = known
                 if len(self._known) > _MOST_KEPT:

@@ -106,7 +106,7 @@ def price_window(plan: Plan, private: Private) -> Fraction:
 
 def describe_quality(before: StoredVersion, after: StoredVersion) -> list[dict[str, Any]]:
     """Return the expected quality of every query before and after, and what stands in its way."""
-    rows = [_expected(one.plan) for one in (before, after)]
+    rows = [_read_expected(one.plan) for one in (before, after)]
     texts = [describe_expected(one.plan) for one in (before, after)]
     names = dict.fromkeys(query.name for one in (before, after) for query in one.spec.queries)
     queries = {query.name: query for one in (before, after) for query in one.spec.queries}
@@ -162,7 +162,7 @@ def describe_expected(plan: Plan) -> dict[str, str]:
     how far it is off on average, and for a count its interval, which follows from its epsilon.
     """
     expected = plan.limited or plan.expected
-    found = {name: f"{quality:.2f}" for name, quality in _expected(plan).items()}
+    found = {name: f"{quality:.2f}" for name, quality in _read_expected(plan).items()}
     for value in [] if expected is None else expected.values(max(1, plan.windows)):
         if value.accuracy is None:
             found[value.query] = f"off by {value.error:.2f}"
@@ -175,7 +175,7 @@ def describe_expected(plan: Plan) -> dict[str, str]:
     return found
 
 
-def _expected(plan: Plan) -> dict[str, float]:
+def _read_expected(plan: Plan) -> dict[str, float]:
     expected = plan.limited or plan.expected
     return {} if expected is None else {row["query"]: row["quality"] for row in expected.rows()}
 

@@ -2,7 +2,7 @@
 
 A proposal is a change to the latest version. Whenever another version is approved, open proposals
 are planned again, so what an operator approves is what becomes live. A subject's own change that
-gives away no more than before, and a withdrawal, are approved as soon as they are planned.
+reveals no more than before, and a withdrawal, are approved as soon as they are planned.
 
 Every step is an act in the ledger's chain, in the transaction of the step itself.
 """
@@ -353,7 +353,7 @@ class Workflow:
             raise OptionError(f"the name {made.name} is taken; choose another")
         if self.run is not None and made.name in self.run.engine.windows.consumers:
             raise OptionError(f"the name {made.name} was used before; choose another")
-        changed = _with_query(spec, made)
+        changed = _add_query(spec, made)
         registry = changed.subjects
         if made.by is not None and isinstance(registry, SubjectFile):
             try:
@@ -376,7 +376,7 @@ class Workflow:
         return self._insert(author, ProposalKind.REMOVAL, {"name": name})
 
     def choose(self, author: Principal, choice: Choice) -> Proposal:
-        """Change what a subject keeps private; only what gives away more needs approval."""
+        """Change what a subject keeps private; only what reveals more needs approval."""
         check_choice(self.catalogue, choice)
         self._check_registered(choice.subject)
         with self._lock:
@@ -600,7 +600,7 @@ class Workflow:
         change = proposal.change
         match proposal.kind:
             case ProposalKind.QUERY:
-                return _with_query(base, _make_query(proposal.author, change)), choices
+                return _add_query(base, _make_query(proposal.author, change)), choices
             case ProposalKind.REMOVAL:
                 rest = tuple(query for query in base.queries if query.name != change["name"])
                 return base.model_copy(update={"queries": rest}), choices
@@ -677,7 +677,7 @@ def _make_query(consumer: str, query: Mapping[str, Any]) -> Query:
         raise OptionError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from error
 
 
-def _with_query(spec: Specification, query: Query) -> Specification:
+def _add_query(spec: Specification, query: Query) -> Specification:
     changed = spec.model_copy(update={"queries": (*spec.queries, query)})
     mistakes = changed.check()
     if mistakes:

@@ -100,7 +100,7 @@ def _check_names(draft: SpecDraft) -> Iterator[SpecFinding]:
     for section, names in sections.items():
         for name in names:
             if not NAME.fullmatch(name):
-                yield SpecFinding((section, name), _not_a_name(name), of_name=True)
+                yield SpecFinding((section, name), _describe_bad_name(name), of_name=True)
             elif name.upper() in KEYWORDS and section in ("events", "patterns"):
                 message = f"'{name}' is a word of the pattern language; choose another name"
                 yield SpecFinding((section, name), message, of_name=True)
@@ -110,7 +110,7 @@ def _check_names(draft: SpecDraft) -> Iterator[SpecFinding]:
             yield SpecFinding(("patterns", name), message, of_name=True)
 
 
-def _not_a_name(name: str) -> str:
+def _describe_bad_name(name: str) -> str:
     return (
         f"{describe(name)} cannot be a name: a name has letters A to Z, digits and '_', "
         "and does not begin with a digit"
@@ -246,7 +246,7 @@ def _check_queries(draft: SpecDraft) -> Iterator[SpecFinding]:
         if query is None or query.name is None:
             continue
         if not NAME.fullmatch(query.name):
-            yield SpecFinding(("queries", place, "name"), _not_a_name(query.name))
+            yield SpecFinding(("queries", place, "name"), _describe_bad_name(query.name))
         if query.name in seen:
             message = f"there is another query called {describe(query.name)}; rename one of the two"
             yield SpecFinding(("queries", place, "name"), message)
@@ -267,7 +267,7 @@ def _check_values(path: tuple[str | int, ...], query: Query) -> Iterator[SpecFin
             message = f"{title}: '{NONE}' is the answer if no pattern is detected; choose another"
             yield SpecFinding((*path, "one_of", name), message, of_name=True)
         elif not NAME.fullmatch(name):
-            yield SpecFinding((*path, "one_of", name), _not_a_name(name), of_name=True)
+            yield SpecFinding((*path, "one_of", name), _describe_bad_name(name), of_name=True)
 
 
 def _check_counts(draft: SpecDraft) -> Iterator[SpecFinding]:

@@ -142,7 +142,7 @@ class _Claims:
         self.claimed = [Fraction(0)] * len(self._private)
         """By private pattern, the share of its epsilon that is claimed so far."""
         touched = {name: self.find_touched(found) for name, found in spec.count_patterns.items()}
-        asked = self.asked = _connected(
+        asked = self.asked = _find_connected(
             self._private, [frozenset(elements(p)) for p in spec.query_patterns.values()]
         )
         """By private pattern, whether a query about single subjects needs some of its epsilon."""
@@ -194,7 +194,9 @@ class _Claims:
             self.claimed[number] += self.counts[name] / self._epsilons[number]
 
 
-def _connected(private: Sequence[frozenset[str]], queries: Sequence[frozenset[str]]) -> list[bool]:
+def _find_connected(
+    private: Sequence[frozenset[str]], queries: Sequence[frozenset[str]]
+) -> list[bool]:
     """Return which private patterns share an element with a query, or with one that does so."""
     found = [any(types & asked for asked in queries) for types in private]
     while True:

@@ -25,8 +25,12 @@ def find_lookalikes(names: Sequence[str], known: pa.Array | Sequence[str]) -> di
     asked = pl.DataFrame({"name": pl.Series(names, dtype=pl.String)})
     others = pl.DataFrame({"other": pl.Series(known, dtype=pl.String)})
     pairs = (
-        asked.with_columns(look=_look(asked["name"]))
-        .join(others.with_columns(look=_look(others["other"])), on="look", maintain_order="left")
+        asked.with_columns(look=_normalize_names(asked["name"]))
+        .join(
+            others.with_columns(look=_normalize_names(others["other"])),
+            on="look",
+            maintain_order="left",
+        )
         .filter(pl.col("name") != pl.col("other"))
     )
     found: dict[str, list[str]] = {}
@@ -35,7 +39,7 @@ def find_lookalikes(names: Sequence[str], known: pa.Array | Sequence[str]) -> di
     return found
 
 
-def _look(names: pl.Series) -> pl.Series:
+def _normalize_names(names: pl.Series) -> pl.Series:
     """Names without what readers do not see: blanks, case and so on."""
     ascii_alone = names.str.len_bytes().sum() == names.str.len_chars().sum()
     if not ascii_alone:

@@ -74,11 +74,11 @@ def _make_field_error(
     offset = None
     if all(other["type"] in _EXPECTED for other in details):
         expected = " or ".join(dict.fromkeys(_EXPECTED[other["type"]] for other in details))
-        message = f"expected {expected}; got {describe(value)}{_cure(expected, value)}"
+        message = f"expected {expected}; got {describe(value)}{_suggest(expected, value)}"
     elif kind == "missing":
         message = _missing(details)
     elif kind == "extra_forbidden":
-        known = _known(model, path[:-1])
+        known = _find_known_fields(model, path[:-1])
         hint = nearest(str(path[-1])[:100], known) or f" Known here: {', '.join(known)}"
         message = f"there is no field {describe(path[-1])} here.{hint}"
     elif kind == "literal_error":
@@ -104,7 +104,7 @@ def _missing(details: list[ErrorDetails]) -> str:
     return f"the field '{name}' is missing here{given}; add it"
 
 
-def _known(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
+def _find_known_fields(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """Return the fields that are known at a path."""
     models: list[Any] = [model]
     for part in path:
@@ -120,6 +120,6 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models(inner)
 
 
-def _cure(expected: str, value: Any) -> str:
+def _suggest(expected: str, value: Any) -> str:
     scalar = isinstance(value, bool | int | float) and "text" in expected
     return "; put it in quotes to make it text" if scalar else ""

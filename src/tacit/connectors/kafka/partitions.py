@@ -71,16 +71,16 @@ class _Lane:
     """Seconds of fetching since its last message."""
     ended: bool = False
     """Whether it has no more messages for now."""
-    heard: bool = False
+    received: bool = False
     """Whether any message has come."""
     changed: bool = True
-    """Whether the reader of the source must hear of it although there is no message."""
+    """Whether the reader of the source must be notified of it although there is no message."""
     awaited: bool = True
 
-    def hear(self, after: int, *, ended: bool) -> None:
+    def advance(self, after: int, *, ended: bool) -> None:
         """Record messages up to an offset."""
         self.next, self.silence, self.ended = after, 0.0, ended
-        self.heard, self.awaited, self.changed = True, True, False
+        self.received, self.awaited, self.changed = True, True, False
 
     def end(self, offset: int) -> None:
         """Record that there are no more messages for now."""
@@ -93,7 +93,7 @@ class _Lane:
         self.silence += seconds
         patience = AWAY_SECONDS
         if self.ended:
-            patience = idle if self.heard else 0.0
+            patience = idle if self.received else 0.0
         awaited = self.silence < patience
         self.changed |= awaited != self.awaited
         self.awaited = awaited
@@ -201,7 +201,7 @@ class PartitionFetcher:
             self._add(found, columns)
             if self._fatal is not None:
                 self._fail(self._fatal)
-            # Large batches cost less, and nobody waits for the rest of a backlog.
+            # Large batches cost less, and the rest of a backlog may wait.
             full = len(found) == _FETCHED
             left = begin + (_BACKLOG_SECONDS if full else _POLL_SECONDS) - time.monotonic()
         return self._sort(columns, min(time.monotonic() - begin, 2 * _POLL_SECONDS))
@@ -258,7 +258,7 @@ class PartitionFetcher:
             return []
         last = int(offsets[stop - 1]) + 1
         after = max(last, end)  # markers of transactions have offsets too
-        lane.hear(after, ended=end >= last)
+        lane.advance(after, ended=end >= last)
         return [FetchedPart(partition, begin, stop, int(offsets[begin]), after, awaited=True)]
 
     def on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -268,13 +268,13 @@ class PartitionFetcher:
         again = [p for p in partitions if (p.topic, p.partition) in self._known]
         if again:
             # Other consumers may have read more in the meantime.
-            for place, offset in _committed(consumer, again).items():
+            for place, offset in _read_committed(consumer, again).items():
                 self._known[place] = max(self._known[place], offset)
         starts = {**self._begin, **self._known}
         fresh = [p for p in partitions if (p.topic, p.partition) not in starts]
         if fresh and self._from_end and (self._joined or self._resumed):
             # Added while the group was reading: all of their messages are new.
-            found = _committed(consumer, fresh)
+            found = _read_committed(consumer, fresh)
             for partition in fresh:
                 if found.get((partition.topic, partition.partition), -1) < 0:
                     partition.offset = OFFSET_BEGINNING
@@ -380,7 +380,7 @@ _DENIED: Final = (
 )
 
 
-def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> Offsets:
+def _read_committed(consumer: Consumer, partitions: list[TopicPartition]) -> Offsets:
     """Return the group's offsets, as far as brokers tell them."""
     with suppress(KafkaException):
         found = consumer.committed(partitions, timeout=_TIMEOUT)

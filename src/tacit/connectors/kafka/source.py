@@ -119,7 +119,7 @@ class KafkaSource(Source):
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """Yield batches of all partitions, and empty ones while nothing arrives."""
-        rows = _MessageRows(self._options, columns, keys, self.name)
+        rows = _MessageBatches(self._options, columns, keys, self.name)
         merged, offsets = self._merged, self._offsets
         self._merged, self._offsets, self._crowded = None, {}, frozenset()
         starts = {**(merged.following if merged else {}), **offsets}
@@ -164,7 +164,7 @@ class KafkaSource(Source):
             self._consumer = None
             consumer.close()
 
-    def _read_again(self, rows: _MessageRows, merged: MergedPosition) -> Iterator[Batch]:
+    def _read_again(self, rows: _MessageBatches, merged: MergedPosition) -> Iterator[Batch]:
         """Yield the batch of an earlier version's position again, unchanged."""
         nothing = rows.make_batch(FetchedMessages(np.empty(0, np.int64), [], [], ())).table
         messages = None
@@ -209,7 +209,7 @@ class KafkaSource(Source):
         }
 
 
-class _MessageRows:
+class _MessageBatches:
     """Turns messages into batches of these columns."""
 
     def __init__(

@@ -49,7 +49,7 @@ _OUTWARD: Final = (*_COMMON, "per", "retain")
 
 
 class _TidySocket(ssl.SSLSocket):
-    """Closes itself if the handshake fails: nobody else could."""
+    """Closes itself if the handshake fails: no other code has it then."""
 
     def do_handshake(self, block: bool = False) -> None:
         try:
@@ -116,7 +116,7 @@ class MqttSinkOptions:
 def parse_source_url(url: str) -> tuple[MqttAddress, MqttSourceOptions]:
     """Parse the URL of a source."""
     parts = _MqttParts(url, _INWARD, SourceError)
-    topics, levels = _named_levels(parts)
+    topics, levels = _parse_levels(parts)
     options = MqttSourceOptions(
         topics=topics,
         payload="value" if parts.options.get("payload") == "value" else parts.parse_payload(),
@@ -258,7 +258,7 @@ class _MqttParts(UrlOptions):
         return context
 
 
-def _named_levels(parts: _MqttParts) -> tuple[str, dict[str, int]]:
+def _parse_levels(parts: _MqttParts) -> tuple[str, dict[str, int]]:
     """Return the topic filter, and the columns from its levels in braces."""
     topics = parts.path
     if not topics:

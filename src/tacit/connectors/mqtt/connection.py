@@ -159,7 +159,7 @@ class Connection:
             reconnect_on_failure=False,
         )
         client.connect_timeout = 5.0
-        client.max_inflight_messages_set(0)  # the sink obeys the broker's limit
+        client.max_inflight_messages_set(0)  # the sink respects the broker's limit
         client.username_pw_set(self.address.user, self.address.password)
         if self.address.tls is not None:
             client.tls_set_context(self.address.tls)

@@ -170,7 +170,7 @@ class ShardBatch:
             if (counts < 0).any() or int(counts.sum()) != (count if shards else 0):
                 raise ValueError("counts that do not fit")
         except Exception as error:  # damaged bytes may raise anything
-            raise _damaged() from error
+            raise _make_damage_error() from error
         _, _, offsets, slots, masks = columns
         return cls(
             partition,
@@ -192,7 +192,7 @@ class ShardBatch:
 def _read_head(given: bytes) -> tuple[int, ...]:
     """Read the numbers at the start of a batch."""
     if len(given) < _HEAD.size or not given.startswith(_MARK):
-        raise _damaged()
+        raise _make_damage_error()
     return _HEAD.unpack_from(given)[1:]
 
 
@@ -204,7 +204,7 @@ def _read_attributes(given: pa.Buffer, rows: int) -> pa.RecordBatch:
     return batches[0]
 
 
-def _damaged() -> StateError:
+def _make_damage_error() -> StateError:
     return StateError(
         "expected a batch from a reader of this version, but the bytes are something else or"
         " damaged: start a new job, or start from a savepoint of this version"

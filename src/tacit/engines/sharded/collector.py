@@ -42,7 +42,7 @@ _OTHERS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Unwritten:
+class _UnconfirmedWindows:
     """Windows that were drawn, and are perhaps in the ledger."""
 
     ready: list[list[ShardLine]]
@@ -84,7 +84,7 @@ class Collector:
         spec, memory = job.version.spec, parse_memory(self._last)
         self._counts = JobCounts(job, memory) if spec.count_queries else None
         self._count_share = CountShare(job.version)
-        self._unwritten: _Unwritten | None = None
+        self._unwritten: _UnconfirmedWindows | None = None
         """What was drawn for a commit whose result is not known."""
         first = self._last.pop(_FIRST, None)
         self._first = self._next if first is None else int(first)
@@ -174,7 +174,7 @@ class Collector:
             raise StateError(_OTHERS) from error
         except LedgerLostError:
             self._accounts.forget()  # they include the charges of these windows
-            self._unwritten = _Unwritten(ready, drafts, memory)
+            self._unwritten = _UnconfirmedWindows(ready, drafts, memory)
             if self._counts is not None:
                 self._counts.memory = before
             raise

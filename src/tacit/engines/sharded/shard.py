@@ -308,7 +308,7 @@ class ShardGroup:
         kept = saved[0].plain
         self._first, self._next = int(kept["first"]), int(kept["next"])
         blobs = saved[0].blobs
-        # Nobody knows what came meanwhile, so all partitions are awaited until they report again.
+        # It is unknown what came meanwhile, so all partitions are awaited until they report again.
         self._progress = {
             int(n): replace(ShardBatch.from_bytes(blobs[f"progress.{n}"]), idle=False)
             for n in kept["progress"]

@@ -144,7 +144,7 @@ class QueryGroup:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Context:
+class _AnsweredContext:
     """A context of a group: what was drawn in the windows to answer, and what it reveals."""
 
     windows: NDArray[np.intp]
@@ -220,7 +220,7 @@ def _draw(
     windows: Presence,
     epsilon: float,
     random: np.random.Generator,
-) -> list[_Context]:
+) -> list[_AnsweredContext]:
     both = np.concatenate([past, windows])
     vectors = group.compute_vectors(both)
     return [
@@ -238,7 +238,7 @@ def _draw_context(
     past: int,
     epsilon: float,
     random: np.random.Generator,
-) -> _Context:
+) -> _AnsweredContext:
     released, chances = response.channel(possible, epsilon)
     classes = np.searchsorted(possible, vectors[here])
     later = here >= past
@@ -252,7 +252,7 @@ def _draw_context(
         true = (possible >> place & 1).astype(np.bool_)
         likely = divide((prior * true) @ chances, prior @ chances, 0.5)
         cells.append(DecoderCells(likely, (counts * true) @ chances, (counts * ~true) @ chances))
-    return _Context(here[later] - past, drawn, released, cells)
+    return _AnsweredContext(here[later] - past, drawn, released, cells)
 
 
 ANSWER_RESPONSES: Final[Sequence[VectorResponse | SplitResponse]] = (

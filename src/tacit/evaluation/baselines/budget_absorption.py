@@ -41,7 +41,7 @@ class BudgetAbsorption:
     alone. A test costs E/(2w), since one event changes the distance by at most 1/d and its
     noise has scale 2w/(E d). A publication of n shares replaces n - 1 steps before it and
     blocks n - 1 after it, so w steps in a row spend at most w shares, E/2.
-    Pattern-level: m events of one step change these m times as much, so the step gives away
+    Pattern-level: m events of one step change these m times as much, so the step reveals
     m * (E/(2w) + n * E/(2w)) <= m * E * (1/(2w) + 1/2) = epsilon, with equality where n = w.
     Spends: E/(2w) for each event at a test, n times as much at a publication.
     Source: Kellaris, Papadopoulos, Xiao, Papadias 2014. The first step is published in

@@ -38,7 +38,7 @@ class BudgetDistribution:
     Why: what is released at a step depends on that step's events and on earlier releases
     alone. The distance from the last release changes by at most 1/d per event, so its noise
     of scale 2w/(E d) costs E/(2w); a publication of scale 1/e costs e, at most half of E/2.
-    Pattern-level: m events of one step change these m times as much, so the step gives away
+    Pattern-level: m events of one step change these m times as much, so the step reveals
     m * (E/(2w) + e) <= m * E * (1/(2w) + 1/4) = epsilon, with equality at a publication after
     w - 1 steps without one.
     Spends: E/(2w) + e for each event where it is published, E/(2w) where it is repeated.

@@ -37,7 +37,7 @@ class BaselineDecoder:
     def answer(self, release: NoisyPresence) -> NDArray[np.bool_]:
         """Return the answers `[query][window]`, or `[query][subject][window]`."""
         grades = release.grades
-        return _stacked(
+        return _stack(
             [
                 table[grades, asked.read(release.bits)]
                 for table, asked in zip(self.yes, self.setting.asked, strict=True)
@@ -74,7 +74,7 @@ def compute_true_answers(setting: Setting, presence: Presence) -> NDArray[np.boo
     """Compute the true answers `[query][window]`, or `[query][subject][window]`."""
     setting.streams(presence)
     answers = [asked.table[asked.read(presence)] for asked in setting.asked]
-    return _stacked(answers, presence.shape[:-1])
+    return _stack(answers, presence.shape[:-1])
 
 
 def measure(
@@ -110,7 +110,7 @@ def compare(truth: NDArray[np.bool_], found: NDArray[np.bool_]) -> Confusion[Flo
     return Confusion(right, claimed - right, positives - right)
 
 
-def _stacked(answers: list[NDArray[np.bool_]], shape: tuple[int, ...]) -> NDArray[np.bool_]:
+def _stack(answers: list[NDArray[np.bool_]], shape: tuple[int, ...]) -> NDArray[np.bool_]:
     return np.stack(answers) if answers else np.zeros((0, *shape), np.bool_)
 
 

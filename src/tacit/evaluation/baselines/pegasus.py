@@ -22,7 +22,7 @@ class Pegasus:
     windows of a day, so a day is protected with T * e = epsilon.
     Neighbours: the windows of a day of one subject.
     Why: a step's noisy count costs 4/5 of e (Laplace, sensitivity 1). A step is in one group.
-    Whether a group goes on is a noisy comparison: its deviation, the sum of |count - mean|,
+    Whether a group continues is a noisy comparison: its deviation, the sum of |count - mean|,
     changes by at most 2 with one count, and noise of scale 4/g on the threshold and 8/g on the
     deviation costs g, the fifth of e that is left. The median is computed from noisy counts.
     Spends: epsilon/T at every step.

@@ -47,7 +47,7 @@ from tacit.privacy.prices import Claim, price_ratio
 from tacit.privacy.quality import Confusion
 from tacit.privacy.statistics import AnyEvidence, Fold, Statistics
 from tacit.privacy.thresholds import (
-    Judged,
+    JudgedThresholds,
     PosteriorCounts,
     add_confusions,
     choose_thresholds,
@@ -303,11 +303,11 @@ def choose_in_sample(
     return choose_thresholds(counts, goal.objective)
 
 
-def _judge(trial: Sequence[tuple[Elements, Fold]], goal: PlanGoal) -> Judged:
+def _judge(trial: Sequence[tuple[Elements, Fold]], goal: PlanGoal) -> JudgedThresholds:
     """Judge flips on held-out windows; the decoder of each fold comes from the others."""
     if goal.literal:
         found = [_read(made, fold.held_out) for made, fold in trial]
-        return Judged(np.full(len(goal.objective.alphas), 0.5), add_confusions(found))
+        return JudgedThresholds(np.full(len(goal.objective.alphas), 0.5), add_confusions(found))
     counts = []
     for made, fold in trial:
         panes = fold.training.pane_counts

@@ -58,7 +58,7 @@ class PaneNoise:
         pane stays empty, and later windows reveal nothing about it either.
         `revealed[window][element][word]` says whose panes the answers of a window may depend on.
         """
-        paned = _paned(closed)
+        paned = _require_panes(closed)
         slots = paned.words.shape[1]
         new = np.ascontiguousarray(paned.words[paned.count - 1 :])
         true = to_columns(new, self.types)[:, list(self.numbers)]
@@ -84,7 +84,7 @@ class PaneNoise:
 
     def count_fresh(self, closed: ClosedPanes, revealed: Columns) -> NDArray[np.int64]:
         """Return `[window][element][slot]`: how many panes each window reveals first."""
-        paned = _paned(closed)
+        paned = _require_panes(closed)
         return reveal_panes(
             revealed & paned.registered, self._settled(paned), paned.count, paned.words.shape[1]
         )
@@ -125,7 +125,7 @@ class PaneNoise:
 
         All windows use the same times.
         """
-        paned = _paned(closed)
+        paned = _require_panes(closed)
         slots, earlier = paned.words.shape[1], paned.count - 1
         new = draw_pane_times(
             panes[earlier:], timed, paned.first + earlier, slots, self.size, self.noise
@@ -156,7 +156,7 @@ def place_in_windows(
     closed: ClosedPanes, table: NDArray[np.int64], number: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the places (window index times slots, plus slot) and times of a column's events."""
-    paned = _paned(closed)
+    paned = _require_panes(closed)
     slots = paned.words.shape[1]
     own = table[:, table[_PLACE] == number]
     here, times = [], []
@@ -175,6 +175,6 @@ def find_set_bits(column: Columns, slots: int) -> NDArray[np.int64]:
     return np.flatnonzero(bits)
 
 
-def _paned(closed: ClosedPanes) -> PaneSequence:
+def _require_panes(closed: ClosedPanes) -> PaneSequence:
     assert closed.panes is not None, "these are not sliding windows"
     return closed.panes

@@ -279,7 +279,11 @@ class ContextLookup(PublicProtector):
             for component, prior in zip(components, planned.priors, strict=True)
         ]
         self._single = [
-            [(query, found[0][1]) for query, found in enumerate(parts) if _only(found, number)]
+            [
+                (query, found[0][1])
+                for query, found in enumerate(parts)
+                if _is_only_part(found, number)
+            ]
             for number in range(len(components))
         ]
 
@@ -327,7 +331,7 @@ def _read_table(part: AffectedQuery, plain: Mapping[str, Any] | None) -> Floats:
     return np.where(part.decided < 0, likely, part.decided)
 
 
-def _only(parts: Sequence[tuple[int, int]], component: int) -> bool:
+def _is_only_part(parts: Sequence[tuple[int, int]], component: int) -> bool:
     """Return whether a query has exactly one part, in this component."""
     return len(parts) == 1 and parts[0][0] == component
 

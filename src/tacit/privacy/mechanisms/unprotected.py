@@ -66,7 +66,7 @@ class Unprotected(Mechanism):
 
     def start(self, run: RunSetup) -> Protector:
         """Return a protector that gives the true answers."""
-        return _TrueAnswers(run.index.columns(run.queries))
+        return _TrueProtector(run.index.columns(run.queries))
 
     @property
     def public_only(self) -> PublicOnly:
@@ -112,7 +112,7 @@ class Unprotected(Mechanism):
         return iter(())
 
 
-class _TrueAnswers(Protector):
+class _TrueProtector(Protector):
     def __init__(self, columns: Sequence[int]) -> None:
         self._columns = list(columns)
 

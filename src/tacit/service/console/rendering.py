@@ -76,7 +76,7 @@ def _format_rest(share: str) -> str:
 
 
 def _format_share(value: float | None) -> str:
-    """Format a quality, or what stands for none.
+    """Format a quality, or a dash for none.
 
     >>> _format_share(0.934), _format_share(None)
     ('0.93', '-')

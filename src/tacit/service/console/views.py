@@ -229,7 +229,7 @@ def _list_groups(table: pa.Table, query: str) -> list[dict[str, Any]]:
     frame = pl.DataFrame(table).filter(pl.col("query").cast(pl.String) == query)
     found = []
     for own in frame.partition_by("group", maintain_order=True):
-        rows = [_with_estimate(row) for row in own.to_dicts()]
+        rows = [_show_estimate(row) for row in own.to_dicts()]
         last = rows[-1]
         name = "all subjects" if last["group"] is None else last["group"]
         shown = "not drawn" if last["count"] is None else f"{last['count']}"
@@ -241,7 +241,7 @@ def _list_groups(table: pa.Table, query: str) -> list[dict[str, Any]]:
     return found
 
 
-def _with_estimate(row: dict[str, Any]) -> dict[str, Any]:
+def _show_estimate(row: dict[str, Any]) -> dict[str, Any]:
     """Show the estimate of a count in place of what was drawn, where there is one."""
     if row["estimate"] is None:
         return row | {"estimated": False}

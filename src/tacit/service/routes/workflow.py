@@ -408,7 +408,7 @@ def choose_policy(
 ) -> ShownProposal:
     """Choose epsilon and limit for a pattern, within the bounds of the catalogue.
 
-    What gives away no more than before needs no approval, and is used by the windows that begin
+    What reveals no more than before needs no approval, and is used by the windows that begin
     after it is planned. Anything else waits for an operator.
     """
     return show_proposal(

@@ -100,7 +100,7 @@ class Context:
         )
 
 
-class _PartTables(NamedTuple):
+class _PartFacts(NamedTuple):
     """What is known of a component's parts, one after the other."""
 
     cofactors: NDArray[np.int64]
@@ -172,7 +172,7 @@ class ComponentChannels:
         return ContextOutline(decided, tuple(blocks))
 
     @cached_property
-    def _parts(self) -> _PartTables:
+    def _parts(self) -> _PartFacts:
         parts, changes = self.component.parts, self.component.changes
         variables = list(dict.fromkeys(part.variables for part in parts))
         kinds = {own: number for number, own in enumerate(variables)}
@@ -181,7 +181,7 @@ class ComponentChannels:
             own: sum(1 << n for n, changed in enumerate(changes) if not changed.isdisjoint(own))
             for own in variables
         }
-        return _PartTables(
+        return _PartFacts(
             np.array([number for part in parts for number in part.cofactors], np.int64),
             np.cumsum([0, *(len(part.cofactors) for part in parts[:-1])]),
             np.array([kinds[part.variables] for part in parts], np.int64),

@@ -134,7 +134,7 @@ def divide_variables(component: Component) -> tuple[VariableBlock, ...]:
             blocks = _join(blocks, changed, LARGE_BLOCK)
         for part in component.parts:
             blocks = _join(blocks, frozenset(part.variables), SMALL_BLOCK)
-    return tuple(_with_neighbours(component, tuple(block), blocks) for block in blocks)
+    return tuple(_add_neighbours(component, tuple(block), blocks) for block in blocks)
 
 
 def _join(blocks: list[list[int]], variables: frozenset[int], most: int) -> list[list[int]]:
@@ -146,7 +146,7 @@ def _join(blocks: list[list[int]], variables: frozenset[int], most: int) -> list
     return sorted([joined, *(block for block in blocks if block not in touching)])
 
 
-def _with_neighbours(
+def _add_neighbours(
     component: Component, variables: tuple[int, ...], blocks: Sequence[Sequence[int]]
 ) -> VariableBlock:
     """Return a block; a pattern that changes several blocks has an equal share in each."""

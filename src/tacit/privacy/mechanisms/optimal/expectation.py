@@ -63,7 +63,7 @@ class PlannedComponent:
         lengths = np.diff(np.append(history.begins, len(history.signals)))
         other = np.repeat(found < 0, lengths)
         contexts = list(self.contexts.values())
-        adding = _Adding(counts)
+        adding = _CountBuffer(counts)
         for place in np.flatnonzero(found >= 0).tolist():
             begin = int(history.begins[place])
             rows = slice(begin, begin + int(lengths[place]))
@@ -131,7 +131,7 @@ def count_prior(readings: PriorReadings, history: ContextCounts) -> PosteriorCou
     return counts
 
 
-class _Adding:
+class _CountBuffer:
     """Collects counts, to add them at once."""
 
     def __init__(self, counts: PosteriorCounts) -> None:

@@ -179,7 +179,7 @@ class Optimal(Mechanism):
         whole = goal.progress
         if goal.memory:
             goal = replace(goal, progress=scale_progress(whole, 0.0, _REMEMBERING))
-        fine = _share_out(statistics, goal)
+        fine = _divide_shares(statistics, goal)
         if not statistics.windows:
             weights = np.full((len(statistics.positives), 2), 0.5)
             made = cls._design(statistics, fine, weights, goal.literal)
@@ -569,7 +569,7 @@ def _name_context(component: Component, signals: Bits) -> str:
     )
 
 
-def _share_out(statistics: Statistics, goal: PlanGoal) -> Policy:
+def _divide_shares(statistics: Statistics, goal: PlanGoal) -> Policy:
     """Return the policy that answers are drawn for; single elements get the shares of adaptive.
 
     With sliding windows, its epsilons are those of a single window.

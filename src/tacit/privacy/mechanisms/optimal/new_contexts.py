@@ -70,7 +70,7 @@ class NewContexts:
         if behind.error is not None:
             raise behind.error
         # In a process that was forked meanwhile, the thread does not exist.
-        return _with_channels(behind.keys[: len(behind.contexts)], behind.contexts)
+        return _select_small(behind.keys[: len(behind.contexts)], behind.contexts)
 
     def design(self, signals: Words, subjects: int) -> DesignedContexts | None:
         """Design some of the contexts that are new in a window; others follow in the background.
@@ -89,7 +89,7 @@ class NewContexts:
         if len(again):
             self._settle(again)
             self._start(again)
-        return _with_channels(now, made)
+        return _select_small(now, made)
 
     def _meet(self, keys: Words) -> Bits:
         """Count these contexts once more; return which of them may get channels of their own."""
@@ -134,7 +134,7 @@ class _BackgroundDesign:
             self.error = error
 
 
-def _with_channels(keys: Words, contexts: list[Context | None]) -> DesignedContexts | None:
+def _select_small(keys: Words, contexts: list[Context | None]) -> DesignedContexts | None:
     """Leave out contexts that have too many classes for channels of their own."""
     designed = [context for context in contexts if context is not None]
     if not designed:

@@ -22,8 +22,6 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
-MOST_VALUES: Final = 64
-"""The largest number of values of a block."""
 _MOST_FUNCTIONS: Final = 128
 """The largest number of functions of a block that its channels are designed for."""
 
@@ -32,7 +30,7 @@ class PartTables:
     """The parts of a component in flat arrays, for variables in blocks.
 
     A *reading* is the distribution of some variables of one block that some part depends on. A
-    block's readings are laid out one after the other: those of one symbol are a row of `chances`.
+    block's readings are stored one after the other: those of one symbol are a row of `chances`.
     """
 
     def __init__(self, component: Component, blocks: Sequence[Sequence[int]]) -> None:
