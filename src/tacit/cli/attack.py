@@ -17,13 +17,7 @@ from tacit.cli.warm import compile_kernels
 @options.spec
 @options.allow_path
 @options.plan
-@click.option(
-    "--history",
-    metavar="SOURCE",
-    multiple=True,
-    required=True,
-    help="Past windows: a SOURCE as for detect, STREAM=SOURCE for several streams. Repeatable.",
-)
+@options.history(required=True)
 @click.option(
     "--period",
     metavar="DURATION",
@@ -39,7 +33,7 @@ from tacit.cli.warm import compile_kernels
     show_default=True,
     help="Seed of the simulated noise.",
 )
-@options.file("--plot", metavar="PICTURE", help="Draw the attack, as .svg, .png or .pdf.")
+@options.plot("Draw the attack, as .svg, .png or .pdf.")
 @options.fail_if_refused
 @options.as_json()
 def attack(

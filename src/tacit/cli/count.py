@@ -31,12 +31,9 @@ if TYPE_CHECKING:
     help="The specification of the plan; needed for --history and --by.",
 )
 @options.allow_path
-@click.option(
-    "--history",
-    metavar="SOURCE",
-    multiple=True,
-    help="Past windows to measure a model on, for answers that do not identify counts: a SOURCE"
-    " as for detect, STREAM=SOURCE for several streams. Repeatable.",
+@options.history(
+    "Past windows to measure a model on, for answers that do not identify counts: a SOURCE"
+    " as for detect, STREAM=SOURCE for several streams. Repeatable."
 )
 @click.option(
     "--by",
@@ -66,7 +63,7 @@ if TYPE_CHECKING:
     help="How often the intervals contain the true count.",
 )
 @options.file("--to", "target", help="Write the counts to this file: .parquet or .csv.")
-@options.file("--plot", metavar="PICTURE", help="Draw the counts, as .svg, .png or .pdf.")
+@options.plot("Draw the counts, as .svg, .png or .pdf.")
 @options.as_json()
 def count(
     answers: str,

@@ -16,12 +16,8 @@ from tacit.cli.warm import compile_kernels
 @click.command()
 @options.spec
 @options.allow_path
-@click.option(
-    "--history",
-    metavar="SOURCE",
-    multiple=True,
-    help="Past windows: a SOURCE as for detect, STREAM=SOURCE for several streams. Repeatable."
-    " Without it, only what follows from the specification is reported.",
+@options.history(
+    f"{options.PAST_WINDOWS} Without it, only what follows from the specification is reported."
 )
 @click.option(
     "--rate",
@@ -47,7 +43,7 @@ from tacit.cli.warm import compile_kernels
     show_default=True,
     help="For how many changes to compute what they cost; each needs a plan.",
 )
-@options.file("--plot", metavar="PICTURE", help="Draw the findings, as .svg, .png or .pdf.")
+@options.plot("Draw the findings, as .svg, .png or .pdf.")
 @options.file(
     "--fix",
     metavar="FILE",

@@ -19,6 +19,9 @@ from tacit.spec.mechanisms import mechanism_choices
 
 Decorator: TypeAlias = Callable[[Any], Any]
 
+PAST_WINDOWS: Final = (
+    "Past windows: a SOURCE as for detect, STREAM=SOURCE for several streams. Repeatable."
+)
 _ALLOWED_PATHS: Final = "tacit.allow_paths"
 _FIELDS: Final = {"plan_file": "plan", "sink": "to", "ledger_place": "ledger"}
 """Options that `RunOptions` calls by another name."""
@@ -101,6 +104,26 @@ def name(text: str, metavar: str = "RUN") -> Decorator:
 def follow(text: str) -> Decorator:
     """Define `--follow`."""
     return click.option("--follow", is_flag=True, help=text)
+
+
+def history(text: str = PAST_WINDOWS, *, required: bool = False) -> Decorator:
+    """Define `--history`."""
+    return click.option("--history", metavar="SOURCE", multiple=True, required=required, help=text)
+
+
+def plot(text: str) -> Decorator:
+    """Define `--plot`."""
+    return file("--plot", metavar="PICTURE", help=text)
+
+
+def metrics(text: str) -> Decorator:
+    """Define `--metrics`."""
+    return click.option("--metrics", metavar="[HOST:]PORT", help=text)
+
+
+def pid_file(until: str) -> Decorator:
+    """Define `--pid-file`."""
+    return file("--pid-file", help=f"Write the process id to this file while {until}.")
 
 
 def archives(text: str) -> Decorator:

@@ -35,12 +35,7 @@ _PLANNING: Final = 0.1
 @click.command()
 @options.spec
 @options.allow_path
-@click.option(
-    "--history",
-    metavar="SOURCE",
-    multiple=True,
-    help="Past windows: a SOURCE as for detect, STREAM=SOURCE for several streams. Repeatable.",
-)
+@options.history()
 @options.file("-o", "--out", metavar="PLAN", help="Where to write the plan, as JSON.")
 @options.mechanism
 @click.option(
@@ -78,9 +73,7 @@ _PLANNING: Final = 0.1
     help="What to maximise: quality over all answers, or the mean of the queries' qualities."
     " Overrides the specification.",
 )
-@options.file(
-    "--plot", metavar="PICTURE", help="Plot quality against epsilon, as .svg, .png or .pdf."
-)
+@options.plot("Plot quality against epsilon, as .svg, .png or .pdf.")
 @click.option(
     "--watch", is_flag=True, help="Plan again whenever the specification or the history changes."
 )

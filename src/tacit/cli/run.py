@@ -52,14 +52,10 @@ if TYPE_CHECKING:
 @options.name("Name of the run in the ledger; by default the name of the specification's file.")
 @options.follow("Keep reading files as they grow, and folders as files are added, until stopped.")
 @options.retain
-@click.option(
-    "--metrics",
-    metavar="[HOST:]PORT",
-    help="Serve metrics for Prometheus; without HOST only to this machine.",
-)
+@options.metrics("Serve metrics for Prometheus; without HOST only to this machine.")
 @options.log
 @options.log_level("info for live sources, else warning")
-@options.file("--pid-file", help="Write the process id to this file while the run lasts.")
+@options.pid_file("the run lasts")
 @options.fail_if_refused
 @options.as_json("Print the summary as JSON.")
 @options.as_run

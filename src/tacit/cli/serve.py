@@ -42,8 +42,7 @@ OPENID_MISSING = "--openid needs the extra tacit[openid]: pip install 'tacit[ope
 @options.file("--tls-key", help="The key of the certificate.")
 @options.file("--openid", help="Let people log in with OpenID Connect, with these settings (YAML).")
 @options.plan
-@click.option("--history", metavar="SOURCE", multiple=True,
-              help="History to plan proposals from, as for tacit plan. Repeatable.")  # fmt: skip
+@options.history("History to plan proposals from, as for tacit plan. Repeatable.")
 @options.file("--catalogue", help="What subjects may choose: patterns with bounds, as YAML.")
 @click.option("--to", "sink", metavar="SINK", help="Also write answers here, as tacit run does.")
 @options.mechanism
@@ -59,7 +58,7 @@ OPENID_MISSING = "--openid needs the extra tacit[openid]: pip install 'tacit[ope
 @options.retain
 @options.log
 @options.log_level("info")
-@options.file("--pid-file", help="Write the process id to this file while the service runs.")
+@options.pid_file("the service runs")
 @click.option("--demo", is_flag=True,
               help="Serve generated taxis, live; prints links to log in.")  # fmt: skip
 @options.as_json("Print the summary as JSON.")

@@ -119,11 +119,7 @@ def _number(flag: str, default: int, most: int, text: str) -> options.Decorator:
     metavar="KEY=VALUE",
     help="A Flink setting, such as execution.checkpointing.interval=5s. Repeatable.",
 )
-@click.option(
-    "--metrics",
-    metavar="[HOST:]PORT",
-    help="Serve metrics of the job for Prometheus while this command watches it.",
-)
+@options.metrics("Serve metrics of the job for Prometheus while this command watches it.")
 @options.log
 @options.log_level("info")
 @options.fail_if_refused

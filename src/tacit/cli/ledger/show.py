@@ -36,11 +36,9 @@ _ENTRIES: Final = 20
 @options.ledger_place
 @options.subject
 @options.private
-@options.file(
-    "--plot",
-    metavar="PICTURE",
-    help="Draw what was spent in each horizon, as .svg, .png or .pdf. With --subject, draw a day: "
-    "what was spent, which windows were paid for, answered from memory, and free.",
+@options.plot(
+    "Draw what was spent in each horizon, as .svg, .png or .pdf. With --subject, draw a day: "
+    "what was spent, which windows were paid for, answered from memory, and free."
 )
 @click.option("--day", metavar="DATE", help="With --subject and --plot: the day, such as"
               " 2026-03-01. Default: the last one.")  # fmt: skip
