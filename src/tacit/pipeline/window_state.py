@@ -140,7 +140,13 @@ class WindowState:
         """Whether all subjects are registered for the whole schedule."""
         automaton = evaluator.automaton if self.sliding is None else None
         self.panes = Panes(
-            size, capacity, len(subjects), evaluator.ordered_types, automaton, evaluator.workers
+            size,
+            capacity,
+            len(subjects),
+            evaluator.ordered_types,
+            automaton,
+            evaluator.workers,
+            presence=evaluator.uses_presence,
         )
         self.tuples = Tuples(size, evaluator.attributes, evaluator.compared_types)
         self._numbers = np.empty(0, np.int32)

@@ -136,8 +136,12 @@ class Panes:
         ordered_types: NDArray[np.uint64],
         automaton: ChainBits | None = None,
         workers: Workers = ONE_THREAD,
+        *,
+        presence: bool = True,
     ) -> None:
+        """Without `presence`, event types are not noted, and all closed windows look empty."""
         self.size = size
+        self._presence = presence
         self.slots = slots
         self.ordered_types = ordered_types
         self._has_ordered = bool(ordered_types.any())
@@ -180,7 +184,7 @@ class Panes:
         each, runs, slots = verdicts.each, verdicts.runs, freeze(slots)
         place = partial(_insert, slots, times, masks.codes, masks.table, each, runs)
         parallel = end - begin >= _PARALLEL and self._workers.threads > 1
-        if not self._has_ordered:
+        if not self._has_ordered and self._presence:
             threads = min(self._workers.threads - 1, _MOST_RINGS)  # one reads ahead
             if (
                 not parallel or threads < 2 or self._ring.nbytes > 2 * _RING_BYTES
@@ -196,7 +200,9 @@ class Panes:
             run_in_threads(calls, threads)
             return
         piece = BufferPiece(slots, times, masks, each, runs).cut(begin, end)
-        calls = [partial(self._advance, piece), partial(place, begin, end, self.size, self._ring)]
+        calls = [partial(self._advance, piece)] if self._has_ordered else []
+        if self._presence:
+            calls.append(partial(place, begin, end, self.size, self._ring))
         if parallel:
             self._workers.run(calls)
         else:
@@ -226,10 +232,7 @@ class Panes:
 
     def pop(self, first: int, count: int) -> ClosedPanes:
         """Remove and return `count` windows from `first` on, at most as many as the ring has."""
-        words = allocate((count, self.slots, self._ring.shape[2]), np.uint64)
-        _pop(self._ring, first, words)
-        for ring in self._others.values():
-            _pop_more(ring, first, words)
+        words = self._pop_presence(first, count)
         if not self._has_ordered:
             return ClosedPanes(first, words, *self._buffer.no_events())
         if self._automaton is None:
@@ -239,6 +242,16 @@ class Panes:
         states, doubtful = self._automaton.pop(places, self.slots)
         keys, lists = self._buffer.pop(first, self.slots, doubtful)
         return ClosedPanes(first, words, *self._automaton.replay(keys, lists, states), states)
+
+    def _pop_presence(self, first: int, count: int) -> NDArray[np.uint64]:
+        shape = count, self.slots, self._ring.shape[2]
+        if not self._presence:
+            return np.zeros(shape, np.uint64)
+        words: NDArray[np.uint64] = allocate(shape, np.uint64)
+        _pop(self._ring, first, words)
+        for ring in self._others.values():
+            _pop_more(ring, first, words)
+        return words
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return the state as plain arrays."""
