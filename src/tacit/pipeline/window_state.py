@@ -197,7 +197,7 @@ class WindowState:
     def insert(self, batch: MergedBatch, verdicts: Verdicts, begin: int, end: int) -> None:
         """Insert the accepted tuples from `begin` to `end` into their windows."""
         slots, times, masks = batch.slots, batch.times, batch.masks
-        self.panes.insert(slots, times, masks, verdicts, begin, end)
+        self.panes.insert(slots, times, masks, verdicts, begin, end, batch.staged)
         if not self.tuples.attributes:
             return
         taken = begin + np.flatnonzero(

@@ -31,7 +31,8 @@ from tacit.patterns.lists import EventLists
 from tacit.windows.automaton import StreamingAutomaton
 from tacit.windows.clock import NONE, TAKEN, Verdicts
 from tacit.windows.event_buffer import BufferPiece, EventBuffer
-from tacit.windows.runs import RUN, find_extent
+from tacit.windows.runs import RUN, RunExtents, find_extent
+from tacit.windows.staging import NO_SKIPS, StagedPresence
 
 _RING_BYTES = 1 << 20
 """A ring of at most this size stays in the processor's cache."""
@@ -40,6 +41,8 @@ _PARALLEL: Final = 3 << 17
 """Fewer tuples than this are inserted by one thread: another takes too long to start."""
 _PIECE: Final = 1 << 15
 """The number of tuples that a thread inserts at a time."""
+_STAGED: Final = 1 << 17
+"""Fewer tuples than this are not staged: the result is as large as a part of a window."""
 _MOST_RINGS: Final = 4
 """The most threads that insert at the same time: each has a ring of its own."""
 _MOST_BYTES = 16 << 30
@@ -171,6 +174,23 @@ class Panes:
         if self._automaton is not None:
             self._automaton.grow(ring.shape[1])
 
+    def stage(
+        self, slots: NDArray[np.int32], masks: EventMasks, extents: RunExtents, width: int
+    ) -> StagedPresence | None:
+        """Find the presence of tuples before they are judged; None if that is of no use.
+
+        Another thread may call this. All slots are below `width`.
+        """
+        if (
+            not self._presence
+            or self._workers.threads < 2
+            or len(self.ordered_types) != 1
+            or len(masks.codes) < max(_STAGED, width)
+            or not len(extents.earliest)
+        ):
+            return None
+        return StagedPresence.find(slots, masks, extents, self.size, width)
+
     def insert(
         self,
         slots: NDArray[np.int32],
@@ -179,16 +199,27 @@ class Panes:
         verdicts: Verdicts,
         begin: int,
         end: int,
+        staged: StagedPresence | None = None,
     ) -> None:
-        """Insert the accepted tuples from `begin` to `end` into their windows."""
-        each, runs, slots = verdicts.each, verdicts.runs, freeze(slots)
-        place = partial(_insert, slots, times, masks.codes, masks.table, each, runs)
+        """Insert the accepted tuples from `begin` to `end` into their windows.
+
+        If the presence of some runs is `staged`, and all of them are accepted, only the others are
+        inserted.
+        """
+        each, runs, slots, skips = verdicts.each, verdicts.runs, freeze(slots), NO_SKIPS
+        if staged is not None and staged.is_accepted(verdicts, begin, end):
+            staged.add_to(self._ring)
+            skips = staged.runs
+        place = partial(_insert, slots, times, masks.codes, masks.table, each, runs, skips)
         parallel = end - begin >= _PARALLEL and self._workers.threads > 1
         if not self._has_ordered and self._presence:
             threads = min(self._workers.threads - 1, _MOST_RINGS)  # one reads ahead
             if (
-                not parallel or threads < 2 or self._ring.nbytes > 2 * _RING_BYTES
-            ):  # rings stay in the cache
+                not parallel
+                or threads < 2
+                or len(skips)
+                or self._ring.nbytes > 2 * _RING_BYTES  # rings stay in the cache
+            ):
                 place(begin, end, self.size, self._ring)
                 return
             own = get_ident()
@@ -284,6 +315,7 @@ def _insert(
     masks: NDArray[np.uint64],
     verdicts: NDArray[np.uint8],
     runs: NDArray[np.int64],
+    skips: NDArray[np.bool_],
     begin: int,
     end: int,
     size: int,
@@ -301,6 +333,9 @@ def _insert(
         i += 1
         if width == 1 and i >= run_to:
             run, run_to = i // RUN, min((i // RUN + 1) * RUN, end)
+            if run < len(skips) and skips[run]:
+                i = run_to - 1
+                continue
             moments, owners, new = times[i:run_to], slots[i:run_to], looked_up[: run_to - i]
             if run < len(runs) and runs[run] != NONE and coded:
                 pane = np.uint64(runs[run] % len(ring) * ring.shape[1])
