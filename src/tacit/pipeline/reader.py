@@ -133,7 +133,7 @@ class RegistryExtractor:
         """Extract the events from rows."""
         return self.compiled.extract(rows, self.subjects, learn=False)
 
-    def stage(self, batch: EventBatch) -> None:  # noqa: ARG002
+    def stage(self, batch: EventBatch) -> None:
         """Nothing is inserted here."""
 
 
