@@ -24,7 +24,7 @@ class FrameSource(Source):
     """
 
     ahead = 0  # there is nothing to decode
-    most_rows = 1 << 19  # the rows are in memory already, and threads take time to start
+    most_rows = 1 << 20  # the rows are in memory already, and each batch has a fixed cost
 
     def __init__(self, frame: Any, name: str = "frame") -> None:
         self.name = name

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -274,9 +274,6 @@ def _choose_sieves(
         place = schema.get_field_index(column)
         stepped = [(number, p) for number, p in asked if p.steps is not None]
         others = [(number, p) for number, p in asked if p.steps is None]
-        steps: list[Sieve] = []
-        if stepped and len(columns) == 1 and dtype in _INTEGERS | _FLOATS:
-            steps = [StepSieve(column, dtype, stepped, every)]
         if len(columns) > 1:
             rest += asked
         elif pa.types.is_dictionary(schema.field(column).type):
@@ -284,16 +281,24 @@ def _choose_sieves(
         elif dtype == pl.Boolean:
             quick.append(TruthSieve(column, place, asked, every))
         elif dtype in _INTEGERS:
-            otherwise = [*steps, ExpressionSieve(others, types)] if others else steps
+            otherwise = partial(_sieve_numbers, column, types, stepped, others, every)
             quick.append(IntegerSieve(column, place, dtype, asked, every, otherwise))
         elif dtype in _FLOATS:
-            quick += steps
+            quick += _sieve_numbers(column, types, stepped, [], every)
             rest += others
         elif dtype == pl.String and len(asked) > 2:
             quick.append(TextSieve(column, place, asked, every, ExpressionSieve(asked, types)))
         else:
             rest += asked
     return quick, [ExpressionSieve(rest, types)] if rest else []
+
+
+def _sieve_numbers(
+    column: str, types: pl.Schema, stepped: Conditions, others: Conditions, every: Masks
+) -> list[Sieve]:
+    """Return sieves for a column of numbers: one for comparisons, one for other conditions."""
+    found: list[Sieve] = [StepSieve(column, types[column], stepped, every)] if stepped else []
+    return [*found, ExpressionSieve(others, types)] if others else found
 
 
 def _is_true(factor: BoundPredicate) -> bool:

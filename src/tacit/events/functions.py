@@ -222,17 +222,23 @@ def _text_function(function: Callable[..., pl.Expr]) -> Build:
 
 def _compare(sign: str) -> Build:
     def build(left: Value, right: Value) -> Value:
-        return _truth(compare(sign, *_same_kind(sign, [left, right])))
+        _check_kinds(sign, [left, right])
+        return _truth(compare(sign, left, right))
 
     return build
 
 
 def _same_kind(name: str, values: Sequence[Value]) -> list[Value]:
-    """Check that values are of one kind (a date and a time are), and align their types."""
+    """Check that values are of one kind, and align their types."""
+    _check_kinds(name, values)
+    return align(list(values))
+
+
+def _check_kinds(name: str, values: Sequence[Value]) -> None:
+    """Check that values are of one kind; a date and a time are."""
     kinds = {value.kind for value in values if value.kind is not None}
     if len(kinds) > 1 and kinds != {"date", "time"}:
         raise ValueError(f"{name} needs values of one kind; got a {' and a '.join(sorted(kinds))}")
-    return align(list(values))
 
 
 def _plus(left: Value, right: Value) -> Value:

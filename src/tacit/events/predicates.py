@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import polars as pl
 from polars.exceptions import PanicException
@@ -60,10 +60,12 @@ class Predicate:
         if value.kind != "truth value" and not (value.kind is None and self.columns):
             found = "null" if value.kind is None else f"a {value.kind}"
             raise ValueError(f"it must be true or false; its value is {found}")
-        expression = value.expression.cast(pl.Boolean)
+        expression = value.expression
+        if value.kind is None:
+            expression = expression.cast(pl.Boolean)
         if self.columns:
             # Polars may return a single value if it is the same for all rows.
-            expression = expression & pl.repeat(value=True, n=pl.len())
+            expression = expression & _true_in_each_row()
         steps = self.steps()
         if steps is None or not _is_plain_number(schema[self.columns[0]]):
             _try_out(expression, self.columns, schema)
@@ -98,6 +100,11 @@ def parse_predicate(where: str) -> Predicate:
     tree = parse_sql(where)
     check_functions(tree)
     return _predicate(tree)
+
+
+@cache
+def _true_in_each_row() -> pl.Expr:
+    return pl.repeat(value=True, n=pl.len())
 
 
 def _predicate(tree: Tree) -> Predicate:

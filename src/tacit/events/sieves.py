@@ -8,7 +8,7 @@ changes nothing. Before the first sieve, masks are `every`: 1 for all event type
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, TypeAlias
@@ -71,6 +71,7 @@ class LookUpSieve(ABC):
         self._asked = asked
         self._every = every
         self._table = np.empty((0, len(every)), np.uint64)
+        """The rows of the values seen, and one for null; empty before the first batch."""
 
     def filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
         """Clear bits by looking up each tuple's value."""
@@ -177,17 +178,18 @@ class IntegerSieve(LookUpSieve):
         dtype: pl.DataType,
         asked: Conditions,
         every: Masks,
-        otherwise: Sequence[Sieve],
+        otherwise: Callable[[], Sequence[Sieve]],
     ) -> None:
+        """`otherwise` makes the sieves for a wide range: most columns do not need them."""
         super().__init__(column, place, asked, every)
         self._dtype = dtype
         self._otherwise = otherwise
+        self._others: Sequence[Sieve] | None = None
         self._low, self._high = 0, -1
         self._base = np.uint64(0)
         self._wide = False
         self._bytes: Masks | None = None
         """The rows of all values, if they are bytes, by the number that the byte is."""
-        self._tabulate(pl.Series(column, [], dtype))
 
     def encode(self, batch: pa.RecordBatch) -> EventMasks | None:
         """Return the masks after this sieve; bytes are codes already."""
@@ -203,6 +205,8 @@ class IntegerSieve(LookUpSieve):
     def _read(self, batch: pa.RecordBatch) -> ColumnValues | None:
         array = batch.column(self._place)
         values, (bits, offset) = read_numbers(array), read_validity(array)
+        if not len(self._table):
+            self._tabulate(pl.Series(self.column, [], self._dtype))
         if array.null_count == len(array):
             return None if self._wide else ColumnValues(values, bits, offset, self._base)
         if not self._wide:
@@ -212,7 +216,9 @@ class IntegerSieve(LookUpSieve):
         return None if self._wide else ColumnValues(values, bits, offset, self._base)
 
     def _filter_otherwise(self, batch: pa.RecordBatch, masks: Masks) -> None:
-        for sieve in self._otherwise:
+        if self._others is None:
+            self._others = self._otherwise()
+        for sieve in self._others:
             sieve.filter(batch, masks)
 
     def _widen(self, low: int, high: int) -> None:
@@ -297,11 +303,16 @@ class AreaSieve:
 
 def _rows(values: pl.Series, asked: Conditions, every: Masks) -> Masks:
     """Return the row of bits for each value of a column, followed by the row for null."""
-    frame = values.extend_constant(None, 1).to_frame()
+    null = pl.Series(values.name, [None], values.dtype)
+    frame = values.clone().append(null).rechunk().to_frame()
     rows = np.repeat(every[np.newaxis], len(frame), axis=0)
     truths = _truths(frame, [predicate.expression for _, predicate in asked])
-    for (number, _), truth in zip(asked, truths, strict=True):
-        rows[~truth.to_numpy(), number // 64] &= ~_bit(number)
+    for word in range(len(every)):
+        own = [place for place, (number, _) in enumerate(asked) if number // 64 == word]
+        if own:
+            holds = np.stack([truths[place].to_numpy() for place in own])
+            bits = np.array([[_bit(asked[place][0])] for place in own])
+            rows[:, word] &= ~np.bitwise_or.reduce(np.where(holds, np.uint64(0), bits), axis=0)
     return rows
 
 

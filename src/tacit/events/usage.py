@@ -14,7 +14,7 @@ from tacit.events.functions import CAST_KINDS, FUNCTIONS, Function
 from tacit.events.predicates import Predicate
 from tacit.events.sql import Column, FunctionCall, Literal, Tree
 from tacit.events.streams import ColumnType
-from tacit.events.values import Kind, constant_value
+from tacit.events.values import Kind, find_constant_kind
 
 Place: TypeAlias = tuple[str, str]
 """A stream and one of its columns."""
@@ -150,7 +150,7 @@ class _ConditionTypes:
             case Column(name):
                 return _Value(columns=(name,))
             case Literal(constant):
-                kind = constant_value(constant).kind
+                kind = find_constant_kind(constant)
                 return _Value(_KINDS.get(kind) if kind else None)
             case FunctionCall("CASE", arguments):
                 *parts, last = (self.visit(argument) for argument in arguments)

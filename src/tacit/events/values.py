@@ -94,27 +94,30 @@ def column_value(column: pl.Expr, dtype: pl.DataType) -> Value:
     return Value(column, kind)
 
 
-def constant_value(value: float | str | bool | date | time | timedelta | None) -> Value:
+Constant: TypeAlias = float | str | bool | date | time | timedelta | None
+
+
+def find_constant_kind(value: Constant) -> Kind | None:
+    """Return the kind of a constant; None for null."""
+    kinds: tuple[tuple[type[Any], Kind], ...] = (
+        (bool, "truth value"),  # before numbers, since a truth value is one in Python
+        (int, "number"),
+        (float, "number"),
+        (str, "text"),
+        (datetime, "time"),  # before dates, for the same reason
+        (date, "date"),
+        (time, "time of day"),
+        (timedelta, "length"),
+    )
+    return next((kind for type_, kind in kinds if isinstance(value, type_)), None)
+
+
+def constant_value(value: Constant) -> Value:
     """Build the value of a constant; a time must have a time zone."""
-    match value:
-        case None:
-            return Value(pl.lit(None), None)
-        case bool():
-            return Value(pl.lit(value), "truth value")
-        case int():
-            return _integer(value)
-        case float():
-            return Value(pl.lit(value), "number")
-        case str():
-            return Value(pl.lit(value), "text")
-        case datetime():
-            return Value(pl.lit(value), "time")
-        case date():
-            return Value(pl.lit(value), "date")
-        case time():
-            return Value(pl.lit(value), "time of day")
-        case timedelta():
-            return Value(pl.lit(value, dtype=pl.Duration("us")), "length")
+    kind = find_constant_kind(value)
+    if isinstance(value, int) and kind == "number":
+        return _integer(value)
+    return Value(pl.lit(value, dtype=pl.Duration("us") if kind == "length" else None), kind)
 
 
 def _integer(value: int) -> Value:

@@ -58,6 +58,8 @@ class Matcher:
             [literal for literal, _ in queries],
             {atom: number for number, atom in enumerate(atoms)},
         )
+        self.uses_presence = bool((self._program.used < len(types)).any())
+        """Whether a query depends on the presence of an event type, whatever its order."""
 
     def match_ordered(self, lists: EventLists) -> NDArray[np.bool_]:
         """Return whether each window has each distinct ordered sub-pattern: `[window, pattern]`."""

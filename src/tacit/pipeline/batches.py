@@ -20,6 +20,7 @@ from tacit.kernels import compiled
 from tacit.pipeline.sources import Rejected
 from tacit.windows.clock import REACH
 from tacit.windows.runs import NO_EXTENTS, RunExtents
+from tacit.windows.staging import StagedPresence
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ class EventBatch:
     """The source's progress before the first tuple."""
     extents: RunExtents = NO_EXTENTS
     """Those of the runs of these tuples, if they are known."""
+    staged: StagedPresence | None = None
+    """The presence of these tuples, if it was found ahead."""
 
     def track_progress(self, before: int, future: int) -> NDArray[np.int64]:
         """Compute the source's progress at each tuple."""
@@ -119,6 +122,7 @@ class EventBatch:
             masks=self.masks[begin:end],
             first=self.first + begin,
             extents=NO_EXTENTS,
+            staged=None,
         )
 
 
@@ -140,6 +144,8 @@ class MergedBatch:
     """The source's progress before all tuples, if there is only one source."""
     extents: RunExtents = NO_EXTENTS
     """Those of the runs of these tuples, if they are known."""
+    staged: StagedPresence | None = None
+    """The presence of these tuples, if it was found ahead."""
 
     @classmethod
     def from_batch(cls, batch: EventBatch) -> MergedBatch:
@@ -155,6 +161,7 @@ class MergedBatch:
             row=row,
             before=batch.before,
             extents=batch.extents,
+            staged=batch.staged,
         )
 
     def __len__(self) -> int:
@@ -185,6 +192,7 @@ class MergedBatch:
             row=row,
             progress=None if self.progress is None else self.progress[begin:end],
             extents=NO_EXTENTS,
+            staged=None,
         )
 
     def trace(

@@ -56,7 +56,7 @@ class Confirmation(Generic[T]):
             times = np.concatenate([batch.times for batch in waiting])
             slots = np.concatenate([batch.slots for batch in waiting])
             extents = NO_EXTENTS
-            waiting = [replace(batch, extents=extents) for batch in waiting]
+            waiting = [replace(batch, extents=extents, staged=None) for batch in waiting]
         done, front, slots = self._jumps.judge(
             times, slots, self._front, ended=ended, extents=extents
         )

@@ -35,6 +35,7 @@ from tacit.privacy.randomness import RandomSource
 from tacit.spec.subjects import list_subjects
 from tacit.windows.clock import REASONS, TAKEN, Clock, Verdicts
 from tacit.windows.jumps import Jumps
+from tacit.windows.staging import StagedPresence
 
 _FORMAT: Final = 2
 
@@ -143,6 +144,13 @@ class Engine:
     def extract(self, rows: Rows) -> EventBatch:
         """Extract the events from rows of a stream."""
         return self.windows.extract(rows, learn=self.learning > 0)
+
+    def stage(self, batch: EventBatch) -> StagedPresence | None:
+        """Find the presence of tuples before they are judged; None if that is of no use.
+
+        The thread that reads ahead does this when the thread that inserts is behind.
+        """
+        return self.windows.stage(batch)
 
     def push(self, rows: Rows) -> Iterator[Answers]:
         """Insert rows and yield the answers of the windows that this closes.

@@ -156,6 +156,11 @@ class Evaluator(ABC):
         return np.full(len(policies), np.inf)
 
     @property
+    def uses_presence(self) -> bool:
+        """Whether anything is computed from the presence of event types in a window."""
+        return True
+
+    @property
     def ordered_types(self) -> NDArray[np.uint64]:
         """The event types whose events are kept in order, as mask words."""
         words = [part.matcher.ordered_types for part in self.queries]
@@ -200,6 +205,11 @@ class Detector(Evaluator):
         """The bits of the counted patterns, in the windows that were answered last."""
         if counted:
             self.layout = CountLayout(spec, groups or SubjectGroups.read(spec))
+
+    @property
+    def uses_presence(self) -> bool:
+        """Whether a query depends on the presence of event types."""
+        return self.queries[0].matcher.uses_presence
 
     def answer(
         self,
@@ -259,6 +269,11 @@ class CountingDetector(Detector):
         super().__init__(spec)
         self._types = list(spec.types)
         self._occurrences = np.zeros(len(self._types), np.int64)
+
+    @property
+    def uses_presence(self) -> bool:
+        """Presence is counted, whether queries depend on it or not."""
+        return True
 
     @property
     def occurrences(self) -> dict[str, int]:

@@ -44,6 +44,7 @@ from tacit.spec.specification import Specification
 from tacit.spec.subjects import list_subjects
 from tacit.windows.clock import NONE, Verdicts
 from tacit.windows.panes import choose_capacity
+from tacit.windows.staging import StagedPresence
 
 _NOT_OWN: Final = np.uint8(255)
 """A verdict: the tuple was accepted, but belongs to the windows of the other version."""
@@ -290,6 +291,13 @@ class OpenWindows:
         both = np.concatenate([batch.masks.dense, masks], axis=1)
         return replace(batch, masks=EventMasks(both))
 
+    def stage(self, batch: EventBatch) -> StagedPresence | None:
+        """Find the presence of tuples before they are judged; None if that is of no use."""
+        if self.next is not None:
+            return None
+        state = self.window_state
+        return state.panes.stage(batch.slots, batch.masks, batch.extents, len(state.subjects))
+
     def insert(self, batch: MergedBatch, verdicts: Verdicts, begin: int, end: int) -> None:
         """Insert the accepted tuples from `begin` to `end`."""
         if self.next is None:
@@ -306,7 +314,7 @@ class OpenWindows:
             (self.window_state, old, batch.times >= following.boundary * size),
             (following.window_state, new, batch.times < following.begin * size),
         ):
-            own = replace(batch, masks=EventMasks(np.ascontiguousarray(own_masks)))
+            own = replace(batch, masks=EventMasks(np.ascontiguousarray(own_masks)), staged=None)
             window_state.insert(
                 own, Verdicts.of(np.where(others, _NOT_OWN, verdicts.each)), begin, end
             )

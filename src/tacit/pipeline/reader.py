@@ -39,6 +39,7 @@ from tacit.pipeline.sources import Batch, Rejected, Source
 from tacit.windows.clock import REASONS
 from tacit.windows.jumps import Jumps
 from tacit.windows.runs import RunExtents
+from tacit.windows.staging import StagedPresence
 
 _AHEAD: Final = 2
 IDLE_SECONDS: Final = 0.2
@@ -103,6 +104,9 @@ class EventExtractor(Protocol):
     def extract(self, rows: Rows) -> EventBatch:
         """Extract the events from rows."""
 
+    def stage(self, batch: EventBatch) -> StagedPresence | None:
+        """Find the presence of tuples before they are judged; None if that is of no use."""
+
 
 @dataclass(frozen=True, slots=True)
 class RegistryExtractor:
@@ -128,6 +132,9 @@ class RegistryExtractor:
     def extract(self, rows: Rows) -> EventBatch:
         """Extract the events from rows."""
         return self.compiled.extract(rows, self.subjects, learn=False)
+
+    def stage(self, batch: EventBatch) -> None:
+        """Nothing is inserted here."""
 
 
 class Reader:
@@ -159,6 +166,8 @@ class Reader:
         self._future = future
         self._read: dict[int, int] = {}
         """How much of each input has been read, by its number."""
+        self._extracted = self._taken = 0
+        """How many tuples were extracted, and how many of them the run has taken."""
         self._resumable = resumable
         self._keys = _keys(inputs)
         self.positions: Positions = dict(positions or {})
@@ -315,7 +324,9 @@ class Reader:
             if extractor.jumps is not None:
                 events = confirm(events, extractor.jumps, front)
             sources.append(prefetch(events, ahead))
-        return merge(sources, self._future, begin)
+        for batch in merge(sources, self._future, begin):
+            self._taken += len(batch)
+            yield batch
 
     def _read_live(self, timeout: Callable[[], float]) -> Iterator[MergedBatch | None]:
         sources = [self._rows(number) for number in range(len(self.inputs))]
@@ -364,6 +375,11 @@ class Reader:
         batch = self._extractor.extract(rows)
         extents = RunExtents.measure(batch.times, batch.slots)
         batch = replace(batch, extents=extents)
+        # If a batch waits already, the run is behind, and this thread can do some of its work.
+        behind = self._extracted - self._taken >= len(batch.times)
+        if behind and not self.live and len(self.inputs) == 1:
+            batch = replace(batch, staged=self._extractor.stage(batch))
+        self._extracted += len(batch.times)
         assert rows.position is not None, "these rows were not read by a reader"
         status = self.status[rows.position.number]
         status.rows += rows.table.num_rows

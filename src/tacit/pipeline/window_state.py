@@ -140,7 +140,13 @@ class WindowState:
         """Whether all subjects are registered for the whole schedule."""
         automaton = evaluator.automaton if self.sliding is None else None
         self.panes = Panes(
-            size, capacity, len(subjects), evaluator.ordered_types, automaton, evaluator.workers
+            size,
+            capacity,
+            len(subjects),
+            evaluator.ordered_types,
+            automaton,
+            evaluator.workers,
+            presence=evaluator.uses_presence,
         )
         self.tuples = Tuples(size, evaluator.attributes, evaluator.compared_types)
         self._numbers = np.empty(0, np.int32)
@@ -191,7 +197,7 @@ class WindowState:
     def insert(self, batch: MergedBatch, verdicts: Verdicts, begin: int, end: int) -> None:
         """Insert the accepted tuples from `begin` to `end` into their windows."""
         slots, times, masks = batch.slots, batch.times, batch.masks
-        self.panes.insert(slots, times, masks, verdicts, begin, end)
+        self.panes.insert(slots, times, masks, verdicts, begin, end, batch.staged)
         if not self.tuples.attributes:
             return
         taken = begin + np.flatnonzero(

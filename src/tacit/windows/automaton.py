@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.buffers import allocate
-from tacit.kernels import compiled
+from tacit.kernels import compiled, inlined
 from tacit.patterns.bits import ChainBits
 from tacit.patterns.lists import ONE, SPREAD, TOP, EventLists
 from tacit.windows.clock import NEVER, NONE, TAKEN
@@ -123,6 +123,16 @@ def _walk(
             pane = np.uint64(runs[run] % len(ring) * ring.shape[1])
             _walk_codes(pane, owners, moments, codes[first:stop], by_code, begin, flat)
             continue
+        refused, earliest, latest = find_extent(moments, judged)
+        start = latest // size * size
+        late = np.uint64(latest // size % len(ring) * ring.shape[1])
+        early = np.uint64((latest // size - 1) % len(ring) * ring.shape[1])
+        two_windows = refused == TAKEN and earliest >= start - size
+        if simple and two_windows:
+            for i in range(len(owners)):
+                places[i] = late if moments[i] >= start else early
+            _walk_codes_of_two(places, owners, moments, codes[first:stop], by_code, begin, flat)
+            continue
         events = looked_up[: stop - first]
         if len(codes):
             kinds = codes[first:stop]
@@ -130,11 +140,7 @@ def _walk(
                 events[i] = bits[kinds[i]]
         else:
             events = bits[first:stop]
-        refused, earliest, latest = find_extent(moments, judged)
-        start = latest // size * size
-        late = np.uint64(latest // size % len(ring) * ring.shape[1])
-        early = np.uint64((latest // size - 1) % len(ring) * ring.shape[1])
-        if refused != TAKEN or earliest < start - size or not _single(events, relevant):
+        if not two_windows or not _single(events, relevant):
             _walk_one_by_one(owners, moments, events, judged, size, relevant, steps, begin, ring)
             continue
         # All in two consecutive windows, with one event each: select without branches.
@@ -169,6 +175,24 @@ def _index_steps(
     return by_code, several == 0
 
 
+@inlined
+def _advance_slot(
+    place: np.uint64,
+    time: np.int64,
+    code: np.uint8,
+    by_code: NDArray[np.uint64],
+    begin: np.uint64,
+    flat: NDArray[np.uint64],
+) -> None:
+    """Advance the automaton at a place of the ring by a tuple with at most one relevant event."""
+    row = np.uint64(code) * np.uint64(3)
+    old, last, counts = flat[place], flat[place + ONE], by_code[row + ONE + ONE]
+    entered = ((old << ONE) | begin) & by_code[row]
+    flat[place] = (old & by_code[row + ONE]) | entered
+    ordered = np.uint64(time if time > np.int64(last) else np.int64(NEVER))
+    flat[place + ONE] = (ordered & counts) | (last & ~counts)
+
+
 @compiled
 def _walk_codes(
     pane: np.uint64,
@@ -180,15 +204,25 @@ def _walk_codes(
     flat: NDArray[np.uint64],
 ) -> None:
     """Advance by accepted tuples of one window, with at most one relevant event each."""
-    two = ONE + ONE
     for i in range(len(slots)):
-        place, time = (pane + np.uint64(slots[i])) << ONE, times[i]
-        code = np.uint64(codes[i]) * np.uint64(3)
-        old, last, counts = flat[place], flat[place + ONE], by_code[code + two]
-        entered = ((old << ONE) | begin) & by_code[code]
-        flat[place] = (old & by_code[code + ONE]) | entered
-        ordered = np.uint64(time if time > np.int64(last) else np.int64(NEVER))
-        flat[place + ONE] = (ordered & counts) | (last & ~counts)
+        place = (pane + np.uint64(slots[i])) << ONE
+        _advance_slot(place, times[i], codes[i], by_code, begin, flat)
+
+
+@compiled
+def _walk_codes_of_two(
+    panes: NDArray[np.uint64],
+    slots: NDArray[np.int32],
+    times: NDArray[np.int64],
+    codes: NDArray[np.uint8],
+    by_code: NDArray[np.uint64],
+    begin: np.uint64,
+    flat: NDArray[np.uint64],
+) -> None:
+    """Do the same for tuples of two windows, given the beginning of each one's window."""
+    for i in range(len(slots)):
+        place = (panes[i] + np.uint64(slots[i])) << ONE
+        _advance_slot(place, times[i], codes[i], by_code, begin, flat)
 
 
 @compiled

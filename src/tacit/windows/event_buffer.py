@@ -159,11 +159,12 @@ class EventBuffer:
         if most > len(self._chosen[0]):
             self._chosen = np.empty((2, 2 * most), np.uint32)
         counts = np.zeros(len(requested), np.int64)
+        wanted = requested.reshape(-1, slots).any(axis=0)
         ends = [0]
         for piece in pieces:
             found = _choose(
                 piece.slots, piece.times, piece.masks.codes, piece.masks.table, piece.verdicts,
-                piece.runs, piece.offset, self._ordered, first, self._size, slots, requested,
+                piece.runs, piece.offset, self._ordered, first, self._size, wanted, requested,
                 self._chosen[:, ends[-1] :], counts,
             )  # fmt: skip
             ends.append(ends[-1] + int(found))
@@ -298,16 +299,18 @@ def _choose(
     ordered: NDArray[np.uint64],
     first: int,
     size: int,
-    width: int,
+    wanted: NDArray[np.bool_],
     requested: NDArray[np.bool_],
     chosen: NDArray[np.uint32],
     counts: NDArray[np.int64],
 ) -> np.uint64:
     """Choose the tuples that are requested; write their numbers and keys, and count them.
 
-    A key is the window and the slot as one number. Returns how many tuples were chosen.
+    A key is the window and the slot as one number. `wanted` are the slots that are requested in
+    any window: often few, so that most tuples are skipped first. Returns how many tuples were
+    chosen.
     """
-    found, numbers, keys = np.uint64(0), chosen[0], chosen[1]
+    found, numbers, keys, width = np.uint64(0), chosen[0], chosen[1], len(wanted)
     windows, start = len(requested) // width, first * size
     span = np.uint64(windows * size)
     window_start, window_key = np.int64(start), np.uint64(0)
@@ -317,13 +320,13 @@ def _choose(
             continue
         begin, end = find_run(run, len(times), offset)
         for i in range(np.uint64(begin), np.uint64(end)):
+            if verdicts[i] != TAKEN or not wanted[np.uint64(slots[i])]:
+                continue
             if np.uint64(times[i] - window_start) >= np.uint64(size):
                 if np.uint64(times[i] - start) >= span:
                     continue
                 window = (times[i] - start) // size
                 window_start, window_key = start + window * size, np.uint64(window * width)
-            if verdicts[i] != TAKEN:
-                continue
             key = window_key + np.uint64(slots[i])
             row = np.int64(codes[i]) if len(codes) else np.int64(i)
             if requested[key] and _is_relevant(masks, row, ordered):

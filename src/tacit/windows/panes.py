@@ -31,7 +31,8 @@ from tacit.patterns.lists import EventLists
 from tacit.windows.automaton import StreamingAutomaton
 from tacit.windows.clock import NONE, TAKEN, Verdicts
 from tacit.windows.event_buffer import BufferPiece, EventBuffer
-from tacit.windows.runs import RUN, find_extent
+from tacit.windows.runs import RUN, RunExtents, find_extent
+from tacit.windows.staging import NO_SKIPS, StagedPresence
 
 _RING_BYTES = 1 << 20
 """A ring of at most this size stays in the processor's cache."""
@@ -40,6 +41,8 @@ _PARALLEL: Final = 3 << 17
 """Fewer tuples than this are inserted by one thread: another takes too long to start."""
 _PIECE: Final = 1 << 15
 """The number of tuples that a thread inserts at a time."""
+_STAGED: Final = 1 << 17
+"""Fewer tuples than this are not staged: the result is as large as a part of a window."""
 _MOST_RINGS: Final = 4
 """The most threads that insert at the same time: each has a ring of its own."""
 _MOST_BYTES = 16 << 30
@@ -136,8 +139,12 @@ class Panes:
         ordered_types: NDArray[np.uint64],
         automaton: ChainBits | None = None,
         workers: Workers = ONE_THREAD,
+        *,
+        presence: bool = True,
     ) -> None:
+        """Without `presence`, event types are not noted, and all closed windows look empty."""
         self.size = size
+        self._presence = presence
         self.slots = slots
         self.ordered_types = ordered_types
         self._has_ordered = bool(ordered_types.any())
@@ -167,6 +174,23 @@ class Panes:
         if self._automaton is not None:
             self._automaton.grow(ring.shape[1])
 
+    def stage(
+        self, slots: NDArray[np.int32], masks: EventMasks, extents: RunExtents, width: int
+    ) -> StagedPresence | None:
+        """Find the presence of tuples before they are judged; None if that is of no use.
+
+        Another thread may call this. All slots are below `width`.
+        """
+        if (
+            not self._presence
+            or self._workers.threads < 2
+            or len(self.ordered_types) != 1
+            or len(masks.codes) < max(_STAGED, width)
+            or not len(extents.earliest)
+        ):
+            return None
+        return StagedPresence.find(slots, masks, extents, self.size, width)
+
     def insert(
         self,
         slots: NDArray[np.int32],
@@ -175,16 +199,27 @@ class Panes:
         verdicts: Verdicts,
         begin: int,
         end: int,
+        staged: StagedPresence | None = None,
     ) -> None:
-        """Insert the accepted tuples from `begin` to `end` into their windows."""
-        each, runs, slots = verdicts.each, verdicts.runs, freeze(slots)
-        place = partial(_insert, slots, times, masks.codes, masks.table, each, runs)
+        """Insert the accepted tuples from `begin` to `end` into their windows.
+
+        If the presence of some runs is `staged`, and all of them are accepted, only the others are
+        inserted.
+        """
+        each, runs, slots, skips = verdicts.each, verdicts.runs, freeze(slots), NO_SKIPS
+        if staged is not None and staged.is_accepted(verdicts, begin, end):
+            staged.add_to(self._ring)
+            skips = staged.runs
+        place = partial(_insert, slots, times, masks.codes, masks.table, each, runs, skips)
         parallel = end - begin >= _PARALLEL and self._workers.threads > 1
-        if not self._has_ordered:
+        if not self._has_ordered and self._presence:
             threads = min(self._workers.threads - 1, _MOST_RINGS)  # one reads ahead
             if (
-                not parallel or threads < 2 or self._ring.nbytes > 2 * _RING_BYTES
-            ):  # rings stay in the cache
+                not parallel
+                or threads < 2
+                or len(skips)
+                or self._ring.nbytes > 2 * _RING_BYTES  # rings stay in the cache
+            ):
                 place(begin, end, self.size, self._ring)
                 return
             own = get_ident()
@@ -196,7 +231,9 @@ class Panes:
             run_in_threads(calls, threads)
             return
         piece = BufferPiece(slots, times, masks, each, runs).cut(begin, end)
-        calls = [partial(self._advance, piece), partial(place, begin, end, self.size, self._ring)]
+        calls = [partial(self._advance, piece)] if self._has_ordered else []
+        if self._presence:
+            calls.append(partial(place, begin, end, self.size, self._ring))
         if parallel:
             self._workers.run(calls)
         else:
@@ -226,10 +263,7 @@ class Panes:
 
     def pop(self, first: int, count: int) -> ClosedPanes:
         """Remove and return `count` windows from `first` on, at most as many as the ring has."""
-        words = allocate((count, self.slots, self._ring.shape[2]), np.uint64)
-        _pop(self._ring, first, words)
-        for ring in self._others.values():
-            _pop_more(ring, first, words)
+        words = self._pop_presence(first, count)
         if not self._has_ordered:
             return ClosedPanes(first, words, *self._buffer.no_events())
         if self._automaton is None:
@@ -239,6 +273,16 @@ class Panes:
         states, doubtful = self._automaton.pop(places, self.slots)
         keys, lists = self._buffer.pop(first, self.slots, doubtful)
         return ClosedPanes(first, words, *self._automaton.replay(keys, lists, states), states)
+
+    def _pop_presence(self, first: int, count: int) -> NDArray[np.uint64]:
+        shape = count, self.slots, self._ring.shape[2]
+        if not self._presence:
+            return np.zeros(shape, np.uint64)
+        words: NDArray[np.uint64] = allocate(shape, np.uint64)
+        _pop(self._ring, first, words)
+        for ring in self._others.values():
+            _pop_more(ring, first, words)
+        return words
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return the state as plain arrays."""
@@ -271,6 +315,7 @@ def _insert(
     masks: NDArray[np.uint64],
     verdicts: NDArray[np.uint8],
     runs: NDArray[np.int64],
+    skips: NDArray[np.bool_],
     begin: int,
     end: int,
     size: int,
@@ -288,6 +333,9 @@ def _insert(
         i += 1
         if width == 1 and i >= run_to:
             run, run_to = i // RUN, min((i // RUN + 1) * RUN, end)
+            if run < len(skips) and skips[run]:
+                i = run_to - 1
+                continue
             moments, owners, new = times[i:run_to], slots[i:run_to], looked_up[: run_to - i]
             if run < len(runs) and runs[run] != NONE and coded:
                 pane = np.uint64(runs[run] % len(ring) * ring.shape[1])

@@ -56,7 +56,10 @@ class Queries:
     def answer(self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame]) -> NDArray[np.uint64]:
         """Return `bits[window][query][word]`, 64 subjects per word."""
         windows, slots, _ = closed.words.shape
-        columns = [to_columns(closed.words, len(self.types))]
+        if self.matcher.uses_presence:
+            columns = [to_columns(closed.words, len(self.types))]
+        else:
+            columns = [np.zeros((windows, len(self.types), -(-slots // 64)), np.uint64)]
         if closed.states is not None:
             columns.append(self._read_states(closed, closed.states))
         elif len(self.matcher.ordered_when_empty):
