@@ -78,6 +78,9 @@ class Extractor:
         masks = EventMasks(np.ones((len(slots), self.words), np.uint64))
         return EventBatch(times.copy(), slots.copy(), masks, rows)
 
+    def stage(self, batch: EventBatch) -> None:
+        """Nothing is found ahead."""
+
 
 TUPLES = [(0, 0), (1, 1), (0, 500), (0, 501), (1, 502), (0, 900)]
 

@@ -125,11 +125,14 @@ def test_a_run_that_is_behind_uses_what_the_reading_thread_staged(
     frame = pl.DataFrame(
         {"who": slots, "at": pl.Series(times).cast(pl.Datetime("us")), "kind": codes}
     )
-    added = []
+    added: list[int] = []
     add = StagedPresence.add_to
-    monkeypatch.setattr(
-        StagedPresence, "add_to", lambda self, ring: (added.append(1), add(self, ring))
-    )
+
+    def count(staged: StagedPresence, ring: NDArray[np.uint64]) -> None:
+        added.append(staged.first)
+        add(staged, ring)
+
+    monkeypatch.setattr(StagedPresence, "add_to", count)
     found = []
     for answers in Run(spec, [Input("events", FrameSource(frame))], workers=TWO):
         found.append(answers.detected)

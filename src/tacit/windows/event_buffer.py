@@ -159,7 +159,7 @@ class EventBuffer:
         if most > len(self._chosen[0]):
             self._chosen = np.empty((2, 2 * most), np.uint32)
         counts = np.zeros(len(requested), np.int64)
-        wanted = requested.reshape(-1, slots).any(axis=0)
+        wanted = np.asarray(requested.reshape(-1, slots).any(axis=0))
         ends = [0]
         for piece in pieces:
             found = _choose(
