@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.buffers import allocate
 from tacit.kernels import inlined, lean
 from tacit.kernels.threads import Workers
 from tacit.patterns.booleans import spread_square, transpose_square
@@ -154,8 +155,8 @@ class SinglePass:
         tables = self._find_tables(len(bits) * slots)
         if tables is None:
             return None
-        numbers = np.empty((len(self._contexts), len(bits) * slots), np.int32)
-        codes = np.empty_like(numbers)
+        numbers = allocate((len(self._contexts), len(bits) * slots), np.int32)
+        codes = allocate(numbers.shape, np.int32)
         given: tuple[Any, ...] = (*tables[0], *tables[1], *self._questions, numbers, codes, result)
 
         def draw(unit: int, last: int) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.buffers import allocate
 from tacit.errors import StateError
 from tacit.kernels.lanes import LANES
 from tacit.privacy.mechanisms.optimal.memory import kernels
@@ -87,7 +88,9 @@ class BeliefState:
     def like(cls, state: BeliefState) -> BeliefState:
         """Return room for the state of as many subjects."""
         return cls(
-            np.empty_like(state.beliefs), np.empty_like(state.openness), np.empty_like(state.groups)
+            allocate(state.beliefs.shape, np.uint16),
+            np.empty_like(state.openness),
+            np.empty_like(state.groups),
         )
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:

@@ -151,7 +151,8 @@ class ChannelTables:
                     self._append_designed(self._new.design(signals[unknown], len(signals)))
                     found = self._keys.look_up(signals)
             self._new.pass_windows(len(signals))
-        numbers = self._own[found]
+        # Without contexts that the book serves, keys and contexts have the same numbers.
+        numbers = self._own[found] if len(self._served) else found.copy()
         if found.min(initial=0) < 0:
             other = np.flatnonzero(found < 0)
             numbers[other] = self._serve(signals[other])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.buffers import allocate
 from tacit.kernels.threads import run_in_turn
 from tacit.privacy.certainty import Certainty, Shares
 from tacit.privacy.components import Question
@@ -561,9 +562,10 @@ class StatedLevels:
         rows = -(-subjects // 64) * 64
         self._terms = terms
         self._later = windows * rows * columns <= _STATED_LATER
-        self._parts = np.empty((windows if self._later else 1, rows, columns), np.float32)
+        self._parts = allocate((windows if self._later else 1, rows, columns), np.float32)
         self._parts[:, subjects:] = 0  # rows that fill the last word are read, too
-        self._found = np.zeros(shape, np.uint8)
+        self._found = np.zeros(shape if not self._later else (0, 0, 0), np.uint8)
+        self._shape = shape
 
     def parts(self, window: int) -> Singles:
         """Return where the probabilities of a window's parts go, `[row][column]`."""
@@ -585,6 +587,7 @@ class StatedLevels:
     def codes(self) -> Codes:
         """`[window][query][subject]`"""
         if self._later:
+            self._found = np.zeros(self._shape, np.uint8)
             for window in range(len(self._found)):
                 self._find(window)
             self._later = False
