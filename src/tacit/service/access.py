@@ -121,10 +121,19 @@ class Access:
         return principal
 
     async def check_soon(self, text: str, address: str) -> Principal:
-        """Do what `check` does, in a thread if the database must be read."""
-        if self._tokens.remembers(public_id(text)):
+        """Do what `check` does, in a thread if the database must be read.
+
+        For tokens that were read before, one at a time: one answer makes the others fresh.
+        """
+        identity = public_id(text)
+        if self._tokens.remembers(identity):
             return self.check(text, address)
-        return await to_thread.run_sync(self.check, text, address)
+        if not self._tokens.has_read(identity):
+            return await to_thread.run_sync(self.check, text, address)
+        async with self._reading:
+            if self._tokens.remembers(identity):
+                return self.check(text, address)
+            return await to_thread.run_sync(self.check, text, address)
 
     def is_valid(self, principal: Principal) -> bool:
         """Return whether a principal's token is still valid."""

@@ -145,7 +145,9 @@ class RequestLog:
             place = file.end + added.add(about | {"number": number}, request.payload)
             size, coding = len(request.payload), request.coding
             places.append((request.stream, _Place(number, file, place, size, coding)))
-            stored.append(StoredRequest(number, request.stream, coding, request.payload))
+            stored.append(
+                StoredRequest(number, request.stream, coding, request.payload, request.table)
+            )
             results.append(True)
         if stored:
             self._write(file, added)
