@@ -38,7 +38,7 @@ from tacit.service.ingest_requests import (
 _HEADER: Final = struct.Struct("<4sIQI")
 """A mark, the lengths of the description and of the payload, and a checksum of both."""
 _MARK: Final = b"TREQ"
-_LARGEST_FILE: Final = 8 << 20
+_LARGEST_FILE: Final = 32 << 20
 """About how many bytes a file has before the next one is begun."""
 _MOST_BUFFERS: Final = 512
 _SUFFIX: Final = ".log"
