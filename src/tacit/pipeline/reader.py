@@ -188,6 +188,11 @@ class Reader:
         return bool(self._receipts)
 
     @property
+    def has_urgent_receipts(self) -> bool:
+        """Whether somebody waits for an acknowledgement."""
+        return any(not self.inputs[number].source.patient for number, _ in self._receipts)
+
+    @property
     def listening(self) -> bool:
         """Whether every source receives the tuples that are sent from now on."""
         return all(input_.source.listening for input_ in self.inputs)

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 _MOST_ANSWERS: Final = 1 << 22
 """The most answers that are drawn before a commit."""
-_SOON, _LATER = 0.2, 5.0
-"""Seconds between checkpoints without a release: if a source waits for one, and otherwise."""
+_SOON, _PATIENT, _LATER = 0.2, 1.0, 5.0
+"""Seconds between checkpoints without a release: if a source waits for one, if a source keeps
+tuples until one, and otherwise."""
 _APART: Final = 10
 """Two such checkpoints are at least this many times the cost of one apart."""
 _COMMIT_SPACING: Final = 8
@@ -139,7 +140,9 @@ class Settlement:
             return self._reader.live or elapsed >= _COMMIT_SPACING * self.cost
         if not self._lease.durable:
             return False
-        waited = _SOON if self._reader.has_receipts else _LATER
+        waited = _LATER
+        if self._reader.has_receipts:
+            waited = _SOON if self._reader.has_urgent_receipts else _PATIENT
         wanted = self._reader.has_receipts or self.changed
         return wanted and elapsed >= max(waited, _APART * self.cost)
 

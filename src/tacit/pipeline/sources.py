@@ -159,6 +159,9 @@ class Source(ABC):
     """Whether tuples arrive in real time. Such a source has no end. While nothing arrives it yields
     empty batches, several per second. Other sources never wait for it."""
 
+    patient: bool = False
+    """Whether nobody waits until its tuples are acknowledged, because it has stored them itself."""
+
     @property
     def listening(self) -> bool:
         """Whether it receives tuples sent from now on: a broker needs a subscription first.

@@ -7,12 +7,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import Annotated, Final
 
 from anyio import to_thread
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from tacit.errors import TacitError
 from tacit.service.problems import Problem
 from tacit.service.roles import Principal, Role
 from tacit.service.sessions import read_cookie
@@ -22,6 +24,8 @@ _MOST_FAILURES: Final = 10
 _PERIOD: Final = 60.0
 """Seconds in which so many failed attempts may be made."""
 _MOST_KEPT: Final = 10_000
+_USED_SECONDS: Final = 60.0
+"""Seconds after a request in which changes of tokens are read ahead."""
 _MOST_AT_ONCE: Final = 1_000
 _MOST_A_SECOND: Final = 50
 """How many requests a token may make at once, and in a second after that."""
@@ -91,6 +95,8 @@ class Access:
         self.failures = FailedAttempts()
         self.rates = RequestRates()
         self._reading = asyncio.Lock()
+        self._used = -_USED_SECONDS
+        """When somebody last made a request with a valid token."""
 
     def limit(self, principal: Principal) -> Principal:
         """Raise a problem if someone makes too many requests; the inbox limits sources."""
@@ -118,13 +124,29 @@ class Access:
         if principal is None:
             self.failures.add(key)
             raise unauthorised("the token is unknown, expired or revoked")
+        self._used = time.monotonic()
         return principal
 
+    async def refresh(self) -> None:
+        """While tokens are in use, read ahead whether one has changed, so that no request waits."""
+        if time.monotonic() < self._used + _USED_SECONDS:
+            with suppress(TacitError):  # then the next request reads it
+                await to_thread.run_sync(self._tokens.refresh)
+
     async def check_soon(self, text: str, address: str) -> Principal:
-        """Do what `check` does, in a thread if the database must be read."""
-        if self._tokens.remembers(public_id(text)):
+        """Do what `check` does, in a thread if the database must be read.
+
+        For tokens that were read before, one at a time: one answer makes the others fresh.
+        """
+        identity = public_id(text)
+        if self._tokens.remembers(identity):
             return self.check(text, address)
-        return await to_thread.run_sync(self.check, text, address)
+        if not self._tokens.has_read(identity):
+            return await to_thread.run_sync(self.check, text, address)
+        async with self._reading:
+            if self._tokens.remembers(identity):
+                return self.check(text, address)
+            return await to_thread.run_sync(self.check, text, address)
 
     def is_valid(self, principal: Principal) -> bool:
         """Return whether a principal's token is still valid."""

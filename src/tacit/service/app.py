@@ -25,6 +25,7 @@ from tacit.service.problems import (
 )
 from tacit.service.routes import acts, answers, counts, facts, health, ingest, tokens, workflow
 from tacit.service.state import SAMPLE_SECONDS, ServiceState
+from tacit.service.tokens import FRESH_SECONDS
 
 _ABOUT: Final = """Answers to pattern queries over event streams, differentially private with
 respect to declared private patterns. Errors are problem details (RFC 9457)."""
@@ -50,9 +51,10 @@ def create_app(state: ServiceState) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         state.signal.connect()
-        sampling = asyncio.create_task(_sample(state))
+        tasks = [asyncio.create_task(_sample(state)), asyncio.create_task(_refresh(state))]
         yield
-        sampling.cancel()
+        for task in tasks:
+            task.cancel()
 
     app = FastAPI(
         title="Tacit",
@@ -84,6 +86,12 @@ async def _sample(state: ServiceState) -> None:
     while True:
         state.sample()
         await asyncio.sleep(SAMPLE_SECONDS)
+
+
+async def _refresh(state: ServiceState) -> None:
+    while True:
+        await asyncio.sleep(FRESH_SECONDS / 2)
+        await state.access.refresh()
 
 
 class StampedFiles(StaticFiles):

@@ -1,4 +1,4 @@
-"""Check Arrow streams from outside before anything else reads them."""
+"""Read Arrow streams from outside, and check them before anything else uses them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import struct
 
 import pyarrow as pa
 
+_PREFIX = struct.Struct("<II")
+_CONTINUED = 0xFFFFFFFF
+_BODY_LENGTH = 3
 _RECORD_BATCH = 3
 _DICTIONARY_BATCH = 2
 _BODY_COMPRESSION = 3
@@ -15,37 +18,69 @@ class ArrowStreamError(ValueError):
     """An Arrow stream that is not accepted."""
 
 
-def check_arrow_stream(payload: bytes, most: int) -> None:
-    """Raise an error unless this is a whole, sound, uncompressed stream of plain columns.
+def read_arrow_stream(payload: bytes, most: int) -> pa.Table:
+    """Read a stream without a copy; raise an error unless it is whole, sound, plain and small.
 
     A few compressed bytes can stand for gigabytes, so compression is refused. Offsets are checked
-    in full: other code trusts them. Decoded, it may have `most` bytes.
+    in full: other code trusts them. Decoded, it may have `most` bytes, and at most as many rows.
     """
-    if any(_is_compressed(message) for message in _read_messages(payload)):
+    if any(_is_compressed(metadata) for metadata in _find_messages(payload)):
         raise ArrowStreamError("compressed Arrow streams are not supported; send them plain")
-    size = 0
     with pa.ipc.open_stream(payload) as reader:
         names = reader.schema.names
         if len({*names}) < len(names):
             raise ArrowStreamError("two columns have the same name; give each its own")
-        for batch in reader:
-            batch.validate(full=True)
-            size += batch.nbytes
-            if size > most:
-                raise ArrowStreamError(f"send at most {most >> 20} MiB in one request")
+        table = reader.read_all()
+    if max(table.nbytes, table.num_rows) > most:
+        raise ArrowStreamError(f"send at most {most >> 20} MiB in one request")
+    table.validate(full=True)
+    return table
+
+
+def _find_messages(payload: bytes) -> list[bytes]:
+    """Return the metadata of all messages.
+
+    Each is a mark, the length of its metadata, the metadata, and a body whose length is there.
+    """
+    found: list[bytes] = []
+    begin = 0
+    while begin < len(payload):
+        if len(payload) < begin + _PREFIX.size:
+            return _read_messages(payload)
+        mark, size = _PREFIX.unpack_from(payload, begin)
+        if mark != _CONTINUED:  # a stream of an old version, or none at all
+            return _read_messages(payload)
+        if not size:
+            break
+        begin += _PREFIX.size
+        metadata = payload[begin : begin + size]
+        begin += size + _read_body_length(metadata)
+        found.append(metadata)
+    return found
 
 
 def _read_messages(payload: bytes) -> list[bytes]:
-    """Return the metadata of all messages."""
+    """Do the same with Arrow's own reader, which takes longer and reads all versions."""
     reader = pa.ipc.MessageReader.open_stream(payload)
     return [message.metadata.to_pybytes() for message in reader]
+
+
+def _read_body_length(metadata: bytes) -> int:
+    try:
+        place = _field(metadata, struct.unpack_from("<I", metadata)[0], _BODY_LENGTH)
+        length = 0 if place is None else int(struct.unpack_from("<q", metadata, place)[0])
+    except struct.error as error:
+        raise ArrowStreamError("the Arrow stream is damaged") from error
+    if length < 0:
+        raise ArrowStreamError("the Arrow stream is damaged")
+    return length
 
 
 def _is_compressed(metadata: bytes) -> bool:
     """Return whether the body of a message is compressed, from its FlatBuffers metadata.
 
-    Message: version, header_type, header, ...; RecordBatch: length, nodes, buffers, compression;
-    DictionaryBatch: id, data (a RecordBatch), is_delta.
+    Message: version, header_type, header, bodyLength, ...; RecordBatch: length, nodes, buffers,
+    compression; DictionaryBatch: id, data (a RecordBatch), is_delta.
     """
     try:
         root = struct.unpack_from("<I", metadata)[0]

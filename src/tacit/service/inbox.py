@@ -2,18 +2,20 @@
 
 They are in a folder beside a ledger in SQLite (so that neither waits for the other), and in tables
 beside a ledger in PostgreSQL. All requests that wait are written together. The run reads the inbox
-as a source, and deletes what its checkpoint covers. What was just written is read from memory.
+as a source. What its checkpoint covers is deleted by the thread that writes, so the run does not
+wait for the disk. What was just written is read from memory.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from tacit.errors import LedgerLostError
 from tacit.ledger.database import LOCK_TIMEOUT
@@ -21,7 +23,6 @@ from tacit.service.ingest_requests import (
     InboxFullError,
     IngestRequest,
     RequestStore,
-    SequenceError,
     StoredRequest,
     weigh,
 )
@@ -37,6 +38,9 @@ _CLOSE_SECONDS: Final = 2.0 * LOCK_TIMEOUT
 """Seconds that the last write may take."""
 _MOST_REMEMBERED: Final = 64 << 20
 """How many bytes that are on disk stay in memory for the run."""
+
+Waiter: TypeAlias = "Future[bool] | asyncio.Future[bool]"
+"""Who waits for a request to be stored: a thread, or a task of an event loop."""
 
 
 @dataclass(slots=True)
@@ -66,7 +70,11 @@ class Inbox:
         self._stored = threading.Condition()
         self._recent: dict[str, RecentRequests] = {}
         self._remembered = 0
-        self._pending: list[tuple[IngestRequest, Future[bool]]] = []
+        self._pending: list[tuple[IngestRequest, Waiter]] = []
+        self._safe: dict[str, int] = {}
+        """The last request to each stream that is safe elsewhere and not deleted yet."""
+        self._failure: Exception | None = None
+        """Why requests could not be deleted."""
         self._closing = False
         self._last = self._store.last
         self._waiting = self._store.size
@@ -83,16 +91,36 @@ class Inbox:
 
         The result is whether it is new: false if the producer sent this number before.
         """
+        result: Future[bool] = Future()
+        result.set_running_or_notify_cancel()  # what is written cannot be taken back
+        self._add(request, result)
+        return result
+
+    async def store(self, request: IngestRequest) -> bool:
+        """Do what `put` does, and wait: the event loop wakes up once for all that is written."""
+        result: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._add(request, result)
+        return await result
+
+    def _add(self, request: IngestRequest, result: Waiter) -> None:
         size = weigh(len(request.payload))
         with self._changed:
             if self._waiting + size > self._most_waiting or self._closing:
                 raise InboxFullError("too many tuples wait to be read; try again later")
             self._waiting += size
-            result: Future[bool] = Future()
-            result.set_running_or_notify_cancel()  # what is written cannot be taken back
             self._pending.append((request, result))
             self._changed.notify()
-        return result
+
+    def gather(self, stream: str, after: int, enough: int, seconds: float) -> None:
+        """Wait so many seconds, or until `enough` bytes were stored here after this number."""
+
+        def is_enough() -> bool:
+            found = self._recent.get(stream)
+            waiting = () if found is None else found.requests
+            return sum(len(one.payload) for one in waiting if one.number > after) >= enough
+
+        with self._stored:
+            self._stored.wait_for(is_enough, seconds)
 
     def read(self, stream: str, after: int, most: int, seconds: float = 0.0) -> list[StoredRequest]:
         """Read requests to a stream after this number: about `most` bytes, at least one.
@@ -161,10 +189,15 @@ class Inbox:
             self._stored.notify_all()
 
     def drop(self, stream: str, until: int) -> None:
-        """Delete the requests to a stream up to this number: they are safe elsewhere."""
-        size = self._store.drop(stream, until)
+        """Delete the requests to a stream up to this number soon: they are safe elsewhere.
+
+        If the store does not answer, they are deleted with the next ones.
+        """
         with self._changed:
-            self._waiting -= size
+            if self._failure is not None:
+                raise self._failure
+            self._safe[stream] = until
+            self._changed.notify()
 
     def close(self) -> None:
         """Write what waits, and close the store."""
@@ -175,43 +208,73 @@ class Inbox:
         self._store.close()
 
     def _write(self) -> None:
-        """Write what waits, all of it together, until closed."""
+        """Write what waits, all of it together, and delete what is safe, until closed."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._pending or self._closing)
-                if not self._pending:
+                self._changed.wait_for(lambda: self._pending or self._safe or self._closing)
+                if not (self._pending or self._safe):
                     return
                 chosen, size = 0, 0
                 while chosen < len(self._pending) and size < _MOST_WRITTEN:
                     size += len(self._pending[chosen][0].payload)
                     chosen += 1
                 taken, self._pending = self._pending[:chosen], self._pending[chosen:]
-            self._insert(taken)
+                safe, self._safe = self._safe, {}
+            if taken:
+                self._insert(taken)
+            self._delete(safe)
 
-    def _insert(self, taken: Sequence[tuple[IngestRequest, Future[bool]]]) -> None:
+    def _insert(self, taken: Sequence[tuple[IngestRequest, Waiter]]) -> None:
         try:
             inserted = self._store.insert([request for request, _ in taken])
         except Exception as error:
             self._release(request for request, _ in taken)
-            for _, future in taken:
-                future.set_exception(error)
+            _complete([(waiter, error) for _, waiter in taken])
             return
+        results = list(zip(taken, inserted.results, strict=True))
+        self._release(request for (request, _), result in results if result is not True)
+        _complete([(waiter, result) for (_, waiter), result in results])
         if inserted.stored:
             self._remember(inserted.before, inserted.stored)
-        for (request, future), result in zip(taken, inserted.results, strict=True):
-            if result is not True:
-                self._release([request])
-            if isinstance(result, SequenceError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
+
+    def _delete(self, safe: Mapping[str, int]) -> None:
+        for stream, until in safe.items():
+            try:
+                size = self._store.drop(stream, until)
+            except LedgerLostError:
+                continue
+            except Exception as error:  # for the next one who calls `drop`
+                self._failure = error
+                continue
+            with self._changed:
+                self._waiting -= size
 
     def _release(self, requests: Iterable[IngestRequest]) -> None:
         with self._changed:
             self._waiting -= sum(weigh(len(request.payload)) for request in requests)
 
 
-def drop_quietly(inbox: Inbox, stream: str, until: int) -> None:
-    """Delete requests; if the store does not answer, the next call deletes them too."""
-    with suppress(LedgerLostError):
-        inbox.drop(stream, until)
+def _complete(results: Sequence[tuple[Waiter, bool | Exception]]) -> None:
+    """Hand results to those who wait for them."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Waiter, bool | Exception]]] = {}
+    for waiter, result in results:
+        if isinstance(waiter, Future):
+            _set(waiter, result)
+        else:
+            by_loop.setdefault(waiter.get_loop(), []).append((waiter, result))
+    for loop, own in by_loop.items():
+        with suppress(RuntimeError):  # the server was stopped, and nobody waits
+            loop.call_soon_threadsafe(_set_all, own)
+
+
+def _set_all(results: Sequence[tuple[Waiter, bool | Exception]]) -> None:
+    for waiter, result in results:
+        if not waiter.done():  # a request that took too long is cancelled
+            _set(waiter, result)
+
+
+def _set(waiter: Waiter, result: bool | Exception) -> None:
+    if isinstance(result, Exception):
+        waiter.set_exception(result)
+    else:
+        waiter.set_result(result)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
+import pyarrow as pa
+
 from tacit.errors import LedgerError
 
 BodyFormat: TypeAlias = Literal["jsonl", "json", "cbor", "arrow"]
@@ -36,6 +38,8 @@ class IngestRequest:
     payload: bytes
     sequence: int | None = None
     """Counted by the producer; None if it does not count."""
+    table: pa.Table | None = None
+    """The tuples, if the payload is an Arrow stream: without a copy, so that it is read once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class StoredRequest:
     stream: str
     coding: BodyFormat
     payload: bytes
+    table: pa.Table | None = None
+    """As in `IngestRequest`; None if it was read from disk."""
 
 
 class LastSequence(NamedTuple):

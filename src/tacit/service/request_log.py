@@ -38,7 +38,7 @@ from tacit.service.ingest_requests import (
 _HEADER: Final = struct.Struct("<4sIQI")
 """A mark, the lengths of the description and of the payload, and a checksum of both."""
 _MARK: Final = b"TREQ"
-_LARGEST_FILE: Final = 8 << 20
+_LARGEST_FILE: Final = 32 << 20
 """About how many bytes a file has before the next one is begun."""
 _MOST_BUFFERS: Final = 512
 _SUFFIX: Final = ".log"
@@ -145,7 +145,9 @@ class RequestLog:
             place = file.end + added.add(about | {"number": number}, request.payload)
             size, coding = len(request.payload), request.coding
             places.append((request.stream, _Place(number, file, place, size, coding)))
-            stored.append(StoredRequest(number, request.stream, coding, request.payload))
+            stored.append(
+                StoredRequest(number, request.stream, coding, request.payload, request.table)
+            )
             results.append(True)
         if stored:
             self._write(file, added)

@@ -80,7 +80,9 @@ class RequestTables:
                 results.append(result)
                 if result is True:
                     number = before + len(stored) + 1
-                    one = StoredRequest(number, request.stream, request.coding, request.payload)
+                    one = StoredRequest(
+                        number, request.stream, request.coding, request.payload, request.table
+                    )
                     stored.append(one)
             if stored:
                 connection.execute(RECEIVED.insert(), [_to_row(one) for one in stored])

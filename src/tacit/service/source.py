@@ -6,6 +6,7 @@ same rows again. Requests are deleted when the position after them is in a check
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -19,12 +20,16 @@ from tacit.connectors.jsonlines import parse_block
 from tacit.connectors.payloads import PayloadParser
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, Rejected, Source, encode_keys
-from tacit.service.inbox import Inbox, drop_quietly
+from tacit.service.inbox import Inbox
 from tacit.service.ingest_requests import BodyFormat, StoredRequest, iterate_codings
 
 _IDLE_SECONDS: Final = 0.1
 _MOST_BYTES: Final = 4 << 20
 """About how many bytes of payloads a batch has."""
+_APART_SECONDS: Final = 0.01
+_ENOUGH_BYTES: Final = 512 << 10
+"""After a batch, the next one is read after so many seconds, or when so many bytes wait: each batch
+has a fixed cost. The first request after a pause is read at once."""
 
 
 class HttpSource(Source):
@@ -34,6 +39,8 @@ class HttpSource(Source):
     keyed = True
     live = True
     once = True
+    ahead = 0  # a live source has a thread of its own
+    patient = True
     name = "http"
 
     def __init__(self, inbox: Inbox, stream: str) -> None:
@@ -53,7 +60,7 @@ class HttpSource(Source):
 
     def acknowledge(self, receipt: Any) -> None:
         """Delete the requests up to this one: a checkpoint covers them."""
-        drop_quietly(self._inbox, self._stream, int(receipt))
+        self._inbox.drop(self._stream, int(receipt))
 
     def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
         """Yield what was received, and empty batches while nothing arrives."""
@@ -62,10 +69,14 @@ class HttpSource(Source):
             found = self._inbox.read(self._stream, self._after, _MOST_BYTES, _IDLE_SECONDS)
             if not found:
                 yield self._make_batch(parser.parse("jsonl", []))
+            again = time.monotonic() + _APART_SECONDS
             for coding, group in iterate_codings(found):
                 batch = self._make_batch(parser.parse(coding, group))
                 self._after = group[-1].number
                 yield batch
+            if found:
+                left = again - time.monotonic()
+                self._inbox.gather(self._stream, self._after, _ENOUGH_BYTES, left)
 
     def _make_batch(
         self, parsed: tuple[pa.RecordBatch, NDArray[np.int64], list[Rejected]]
@@ -130,7 +141,12 @@ class RequestParser:
         Names of subjects stay plain text: to encode them takes longer than to look them up.
         """
         tables = [
-            _select(pa.ipc.open_stream(request.payload).read_all(), self._columns)
+            _select(
+                pa.ipc.open_stream(request.payload).read_all()
+                if request.table is None
+                else request.table,
+                self._columns,
+            )
             for request in requests
         ]
         own = np.array([request.number for request in requests], np.int64)

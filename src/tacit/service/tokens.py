@@ -162,6 +162,10 @@ class Tokens:
         """Return whether a token can be checked without reading the database."""
         return time.monotonic() < self._fresh_until and identity in self._known
 
+    def has_read(self, identity: str) -> bool:
+        """Return whether a token is in memory, even if it can have changed meanwhile."""
+        return identity in self._known
+
     def refresh(self) -> None:
         """Forget the tokens in memory if one of them can have changed."""
         moment = time.monotonic()

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from tacit.service.access import authorise
-from tacit.service.arrow_streams import ArrowStreamError, check_arrow_stream
+from tacit.service.arrow_streams import ArrowStreamError, read_arrow_stream
 from tacit.service.dependencies import LARGEST_ID, get_state
 from tacit.service.ingest_requests import (
     BodyFormat,
@@ -125,15 +125,16 @@ async def send_tuples(request: Request) -> Response:
     payload = await _read_body(request)
     if not payload or payload.isspace():
         raise Problem(422, "the body has no tuples")
+    table = None
     if coding == "arrow" and len(payload) > _QUICKLY_CHECKED:
-        await to_thread.run_sync(_check_arrow, payload)
+        table = await to_thread.run_sync(_read_arrow, payload)
     elif coding == "arrow":
-        _check_arrow(payload)
-    sent = IngestRequest(stream, producer, coding, payload, sequence)
+        table = _read_arrow(payload)
+    sent = IngestRequest(stream, producer, coding, payload, sequence, table)
     assert state.inbox is not None, "a stream is open"
     try:
         async with asyncio.timeout(STORE_SECONDS):
-            new = await asyncio.wrap_future(state.inbox.put(sent))
+            new = await state.inbox.store(sent)
     except TimeoutError as error:
         raise Problem(
             503, "the tuples are not on disk yet; send the same request again", headers=_SOON
@@ -200,9 +201,9 @@ async def _read_body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def _check_arrow(payload: bytes) -> None:
+def _read_arrow(payload: bytes) -> pa.Table:
     try:
-        check_arrow_stream(payload, LARGEST_BODY)
+        return read_arrow_stream(payload, LARGEST_BODY)
     except (ArrowStreamError, pa.ArrowException, OSError, ValueError) as error:
         detail = (
             str(error) if isinstance(error, ArrowStreamError) else "the Arrow stream is damaged"
