@@ -71,6 +71,12 @@ def _number(flag: str, default: int, most: int, text: str) -> options.Decorator:
     help="Return as soon as the job is started on the cluster; it goes on by itself.",
 )
 @click.option(
+    "--application",
+    is_flag=True,
+    help="This command is the program of a Flink application cluster, which has started it. Its"
+    " own REST address is --cluster, by default localhost:8081.",
+)
+@click.option(
     "--attach",
     is_flag=True,
     help="Watch a job that is running on the cluster, by --name and --folder. Ctrl-C ends the"
@@ -138,6 +144,7 @@ def submit(
     parallelism: int,
     cluster: str | None,
     detach: bool,
+    application: bool,
     attach: bool,
     folder: Path | None,
     ledger_place: str | None,
@@ -197,6 +204,7 @@ def submit(
         settings,
         detach,
         counts_to,
+        application,
     )
     with (
         monitoring.logging(live=True),
@@ -259,6 +267,7 @@ class SubmitOptions:
     settings: tuple[str, ...] = field(repr=False)
     detach: bool
     counts_to: str | None = field(default=None, repr=False)
+    application: bool = False
 
     def resolve(self, spec: Path | None) -> JobOptions:
         """Check the options and fill in the defaults."""
@@ -289,6 +298,7 @@ class SubmitOptions:
             {key: value for key, _, value in pairs},
             self.detach,
             self.counts_to,
+            self.application,
         )
 
 
@@ -343,7 +353,7 @@ class JobReport:
             lines.append(
                 "It goes on by itself. To watch it: tacit submit --attach --name"
                 f" {shlex.quote(options.name)} --folder {shlex.quote(str(options.folder))}"
-                f" --cluster {shlex.quote(str(options.cluster))}"
+                f" --cluster {shlex.quote(str(options.address))}"
             )
         elif not outcome.finished:
             lines.append(
