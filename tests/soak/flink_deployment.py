@@ -79,9 +79,9 @@ def test_the_job_goes_on_when_its_jobmanager_is_lost(tmp_path: Path) -> None:
                 driver.wait_for(2, cluster, alone=True)
                 for _ in range(2):
                     cluster.kill_jobmanager()
-                    before = driver.released()
                     cluster.start_jobmanager()
-                    driver.wait_for(before + 3, cluster, alone=True)
+                    _wait_until_restored(cluster)
+                    driver.wait_for(driver.released() + 5, cluster, alone=True)
                 driver.start(2)
                 wait_for_line(driver, "is running")
             finally:
@@ -103,14 +103,12 @@ def test_an_application_cluster_runs_one_job_to_its_end(tmp_path: Path) -> None:
         feeder.start()
         _wait_for_windows(cluster, driver.released, 3)
         cluster.kill_jobmanager()
-        before = driver.released()
         cluster.start_jobmanager()
-        _wait_for_windows(cluster, driver.released, before + 3)
+        job = _wait_until_restored(cluster)
+        _wait_for_windows(cluster, driver.released, driver.released() + 5)
         feeder.stop()
-        job = cluster.rest.find_running("home")
-        assert job is not None
         with suppress(EngineError):  # the cluster ends with its job, and stops answering
-            cluster.rest.stop(job.id, (tmp_path / "home.job" / "savepoints").as_uri())
+            cluster.rest.stop(job, (tmp_path / "home.job" / "savepoints").as_uri())
         assert cluster.jobmanager is not None
         cluster.jobmanager.wait(120)
     check(driver, feeder.paths)
@@ -121,6 +119,23 @@ def test_an_application_cluster_runs_one_job_to_its_end(tmp_path: Path) -> None:
     assert (tmp_path / "ended.jsonl").read_bytes().count(
         b"\n"
     ) >= driver.answers.read_bytes().count(b"\n")
+
+
+def _wait_until_restored(cluster: StandaloneCluster) -> str:
+    """Wait until the new JobManager has restored the job from a checkpoint; return its id."""
+    deadline = time.monotonic() + 240
+    while True:
+        with suppress(EngineError):
+            job = cluster.rest.find_running("home")
+            if (
+                job is not None
+                and job.state == "RUNNING"
+                and cluster.rest.get_checkpoints(job.id).restored
+            ):
+                return job.id
+        cluster.heal()
+        assert time.monotonic() < deadline, cluster.logs()
+        time.sleep(0.2)
 
 
 def _wait_for_windows(

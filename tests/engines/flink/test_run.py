@@ -88,7 +88,7 @@ def test_a_job_inside_this_process_cannot_be_detached(tmp_path: Path) -> None:
 def test_only_flink_starts_the_program_of_an_application(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(OptionError, match=r"application is for a command that Flink itself"):
+    with pytest.raises(OptionError, match=r"application= is for a command that Flink itself"):
         JobOptions("home", tmp_path, application=True)
     monkeypatch.setenv("PYFLINK_GATEWAY_PORT", "1")
     assert JobOptions("home", tmp_path, application=True).address == "localhost:8081"
