@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tacit.engines.flink.folders import Folders
+from tacit.engines.flink.releaser import Releaser
 from tacit.errors import EngineError
 from tests.flink.cluster import ApplicationCluster, StandaloneCluster, flink_home
 from tests.flink.killing import check, prepare
@@ -111,6 +113,9 @@ def test_an_application_cluster_runs_one_job_to_its_end(tmp_path: Path) -> None:
             cluster.rest.stop(job, (tmp_path / "home.job" / "savepoints").as_uri())
         assert cluster.jobmanager is not None
         cluster.jobmanager.wait(120)
+    with Releaser(Folders(tmp_path / "home.job")) as releaser:  # as the next start would
+        releaser.release()
+        releaser.complete()
     check(driver, feeder.paths)
     ended = ["--to", str(tmp_path / "ended.jsonl"), "--folder", str(tmp_path / "ended.job")]
     with ApplicationCluster(*command, *ended) as cluster:
@@ -152,9 +157,10 @@ def _wait_for_windows(
 def _s3(folder: Path) -> Iterator[str]:
     """Run a stand-in for S3, which speaks its protocol; yield its URL."""
     environment = folder / "moto"
+    packages = ("moto[s3]", "flask", "flask-cors")
     for command in (
         [sys.executable, "-m", "venv", str(environment)],
-        [str(environment / "bin/pip"), "install", "--quiet", "moto[server,s3]", "boto3"],
+        [str(environment / "bin/pip"), "install", "--quiet", "--no-compile", *packages],
     ):
         if subprocess.run(command, capture_output=True, timeout=300).returncode:
             pytest.skip("the package moto could not be installed")
