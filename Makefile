@@ -42,7 +42,8 @@ soak: .venv/.ready .flink/.ready
 	$(RUN)/pytest -n0 -s tests/soak/held_out.py
 	$(RUN)/pytest -n0 tests/soak/count_coverage.py
 	$(RUN)/pytest tests/soak/neighbours.py
-	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py tests/soak/flink_answers.py
+	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py tests/soak/flink_answers.py \
+	  tests/soak/flink_deployment.py
 
 fuzz: .fuzz/.ready
 	.fuzz/bin/python -m tests.fuzz.run

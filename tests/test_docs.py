@@ -137,7 +137,7 @@ _SHELL = re.compile(r"^ *```sh\n(.*?)^ *```$", re.M | re.S)
 _PROGRAMS = {
     "cat", "createdb", "docker", "done", "for", "install", "java", "kubectl", "mosquitto",
     "mosquitto_passwd", "mvn", "openssl", "pip", "psql", "python", "python3", "sqlite3",
-    "systemctl", "touch", "umask", "useradd", "zcat",
+    "standalone-job.sh", "systemctl", "touch", "umask", "useradd", "zcat",
 }  # fmt: skip
 """Programs that pages tell people to run, besides our own."""
 

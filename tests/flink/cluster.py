@@ -184,6 +184,7 @@ class StandaloneCluster:
             "FLINK_LIB_DIR": str(self.folder / "lib"),
             "FLINK_LOG_DIR": str(self.folder / "log"),
             "FLINK_PID_DIR": str(self.folder / "tmp"),
+            "FLINK_PLUGINS_DIR": str(self.folder / "plugins"),
         }
 
     @property
@@ -193,10 +194,20 @@ class StandaloneCluster:
 
     def start(self) -> None:
         """Start everything and wait until all TaskManagers have registered."""
-        self.jobmanager = self._run("jobmanager.sh")
+        self.start_jobmanager()
         self.wait_for_taskmanagers()  # none yet: one might take the JobManager's port
         self.taskmanagers = [self._run("taskmanager.sh") for _ in range(self._wanted)]
         self.wait_for_taskmanagers()
+
+    def start_jobmanager(self) -> None:
+        """Start the JobManager, or another one in place of one that was killed."""
+        self.jobmanager = self._run("jobmanager.sh")
+
+    def kill_jobmanager(self) -> None:
+        """Kill the JobManager with SIGKILL."""
+        assert self.jobmanager is not None
+        self.jobmanager.kill()
+        self.jobmanager.wait(_TIMEOUT)
 
     def kill_taskmanager(self, which: random.Random | None = None) -> None:
         """Kill one of the TaskManagers with its workers, as when a machine goes."""
@@ -271,7 +282,7 @@ class StandaloneCluster:
         self.close()
 
     def _configure(self, settings: Mapping[str, object]) -> None:
-        for name in ("conf", "lib", "log", "tmp"):
+        for name in ("conf", "lib", "log", "plugins", "tmp"):
             (self.folder / name).mkdir()
         home = flink_home()
         for jar in (*home.glob("lib/*.jar"), *home.glob("opt/flink-python-*.jar")):
@@ -294,11 +305,11 @@ class StandaloneCluster:
         for name in ("log4j-console.properties", "logback-console.xml"):
             shutil.copy(shipped / name, self.folder / "conf" / name)
 
-    def _run(self, script: str) -> subprocess.Popen[bytes]:
+    def _run(self, script: str, *words: str) -> subprocess.Popen[bytes]:
         # In the foreground the scripts end in `exec java`: the process keeps its number.
         with (self.folder / "log" / f"{script}.out").open("ab") as output:
             return subprocess.Popen(
-                [*_leash(), str(flink_home() / "bin" / script), "start-foreground"],
+                [*_leash(), str(flink_home() / "bin" / script), "start-foreground", *words],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -309,3 +320,19 @@ class StandaloneCluster:
     def _dead(self) -> bool:
         started = [self.jobmanager, *self.taskmanagers]
         return any(process is not None and process.poll() is not None for process in started)
+
+
+class ApplicationCluster(StandaloneCluster):
+    """A cluster that is started for one job: its JobManager runs the command that submits it."""
+
+    def __init__(self, *command: str, taskmanagers: int = 1, slots: int = 2) -> None:
+        """`command` is that of `tacit`, without the word."""
+        settings = {"python.client.executable": sys.executable}
+        super().__init__(taskmanagers=taskmanagers, slots=slots, settings=settings)
+        self._command = command
+
+    def start_jobmanager(self) -> None:
+        """Start the JobManager, or another one in place of one that was killed."""
+        words = ("--job-classname", "org.apache.flink.client.python.PythonDriver")
+        command = (*self._command, "--application", "--cluster", self.address)
+        self.jobmanager = self._run("standalone-job.sh", *words, "-pym", "tacit", *command)

@@ -71,6 +71,12 @@ def _number(flag: str, default: int, most: int, text: str) -> options.Decorator:
     help="Return as soon as the job is started on the cluster; it continues by itself.",
 )
 @click.option(
+    "--application",
+    is_flag=True,
+    help="This command is the program of a Flink application cluster, which has started it. Its"
+    " own REST address is --cluster, by default localhost:8081.",
+)
+@click.option(
     "--attach",
     is_flag=True,
     help="Watch a job that is running on the cluster, by --name and --folder. Ctrl-C ends the"
@@ -134,6 +140,7 @@ def submit(
     parallelism: int,
     cluster: str | None,
     detach: bool,
+    application: bool,
     attach: bool,
     folder: Path | None,
     ledger_place: str | None,
@@ -193,6 +200,7 @@ def submit(
         settings,
         detach,
         counts_to,
+        application,
     )
     with (
         monitoring.logging(live=True),
@@ -255,6 +263,7 @@ class SubmitOptions:
     settings: tuple[str, ...] = field(repr=False)
     detach: bool
     counts_to: str | None = field(default=None, repr=False)
+    application: bool = False
 
     def resolve(self, spec: Path | None) -> JobOptions:
         """Check the options and fill in the defaults."""
@@ -285,6 +294,7 @@ class SubmitOptions:
             {key: value for key, _, value in pairs},
             self.detach,
             self.counts_to,
+            self.application,
         )
 
 
@@ -339,7 +349,7 @@ class JobReport:
             lines.append(
                 "It continues by itself. To watch it: tacit submit --attach --name"
                 f" {shlex.quote(options.name)} --folder {shlex.quote(str(options.folder))}"
-                f" --cluster {shlex.quote(str(options.cluster))}"
+                f" --cluster {shlex.quote(str(options.address))}"
             )
         elif not outcome.finished:
             lines.append(

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import shapely
 from numpy.typing import NDArray
-from shapely.geometry.base import BaseGeometry
-from shapely.validation import explain_validity
 
 from tacit.events.areas import check_position
+
+if TYPE_CHECKING:  # it takes long to import, and only polygons need it
+    from shapely.geometry.base import BaseGeometry
 
 EARTH = 6_371_008.8
 """The earth's mean radius in metres."""
@@ -114,11 +114,15 @@ class Polygon:
     bounds: Bounds = field(init=False)
 
     def __post_init__(self) -> None:
+        import shapely
+
         shapely.prepare(self.geometry)
         object.__setattr__(self, "bounds", tuple(map(float, self.geometry.bounds)))
 
     def contains(self, lon: Floats, lat: Floats) -> NDArray[np.bool_]:
         """Which positions are inside."""
+        import shapely
+
         finite = np.isfinite(lon) & np.isfinite(lat)
         inside = np.zeros(len(lon), np.bool_)
         inside[finite] = shapely.intersects_xy(self.geometry, lon[finite], lat[finite])
@@ -126,6 +130,8 @@ class Polygon:
 
     def relate(self, cells: Floats) -> NDArray[np.int8]:
         """Whether cells (rows of west, south, east, north) are outside, partly or wholly inside."""
+        import shapely
+
         boxes = np.asarray(shapely.box(*cells.T))
         touched = np.asarray(shapely.intersects(self.geometry, boxes))
         whole = np.zeros(len(cells), np.bool_)
@@ -147,6 +153,8 @@ def haversine(lon: float, lat: float, lons: Floats, lats: Floats) -> Floats:
 
 def parse_polygon(geojson: Any) -> Polygon:
     """Parse a GeoJSON object with polygons; raise ValueError if it has none or is invalid."""
+    import shapely
+
     try:
         parts = [_build_polygon(part) for part in _geometries(geojson)]
     except RecursionError:
@@ -177,6 +185,9 @@ def _geometries(geojson: Any) -> list[dict[str, Any]]:
 
 def _build_polygon(geojson: dict[str, Any]) -> BaseGeometry:
     """Build and check one polygon or multipolygon."""
+    import shapely
+    from shapely.validation import explain_validity
+
     coordinates: Any = geojson.get("coordinates")
     polygons: Any = [coordinates] if geojson["type"] == "Polygon" else coordinates
     try:

@@ -85,6 +85,17 @@ def test_a_job_inside_this_process_cannot_be_detached(tmp_path: Path) -> None:
         JobOptions("home", tmp_path, detach=True)
 
 
+def test_only_flink_starts_the_program_of_an_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(OptionError, match=r"application= is for a command that Flink itself"):
+        JobOptions("home", tmp_path, application=True)
+    monkeypatch.setenv("PYFLINK_GATEWAY_PORT", "1")
+    assert JobOptions("home", tmp_path, application=True).address == "localhost:8081"
+    own = JobOptions("home", tmp_path, cluster="localhost:9999", application=True, detach=True)
+    assert own.address == "localhost:9999"
+
+
 def test_an_address_of_metrics_that_is_none_is_refused(folders: Folders) -> None:
     with (
         pytest.raises(OptionError, match=r"expected \[HOST:\]PORT"),

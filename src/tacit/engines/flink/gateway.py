@@ -20,6 +20,7 @@ lives for seconds. Flink inside the driver only moves bytes between Python proce
 """
 _OPTIONS: Final = "JVM_ARGS"
 """The variable with options for PyFlink's Java process."""
+_PLUGINS: Final = "FLINK_PLUGINS_DIR"
 _BEAM: Final = "apache_beam"
 _EXIT_SECONDS: Final = 10.0
 """Seconds to wait at the end of this process for a start that has begun: it removes its files."""
@@ -32,6 +33,7 @@ def start_gateway() -> None:
     Options in the variable JVM_ARGS take precedence over ours. A process has one gateway: where it
     runs already, nothing is changed.
     """
+    _honour_plugins()
     thread = threading.Thread(target=_start, name="tacit-flink-gateway", daemon=True)
     thread.start()
     atexit.register(thread.join, _EXIT_SECONDS)
@@ -59,7 +61,7 @@ def _start() -> None:
     try:
         from pyflink.java_gateway import get_gateway
 
-        get_gateway()
+        _load_classes(get_gateway().jvm)
     except Exception:  # PyFlink starts it again where it is needed, and reports the error
         return
     finally:
@@ -67,3 +69,32 @@ def _start() -> None:
             os.environ[_OPTIONS] = given
         else:
             os.environ.pop(_OPTIONS, None)
+
+
+def _honour_plugins() -> None:
+    """Let Java use the plugins of the folder that FLINK_PLUGINS_DIR names.
+
+    PyFlink replaces the variable when it looks for Flink, which it does once.
+    """
+    from pyflink.find_flink_home import _find_flink_home
+
+    given = os.environ.get(_PLUGINS)
+    _find_flink_home()
+    if given is not None:
+        os.environ[_PLUGINS] = given
+
+
+def _load_classes(jvm: Any) -> None:
+    """Let Java load the classes of a job's description and of a submission, before their use.
+
+    They are loaded beside Python's imports, which take longer than the start of Java.
+    """
+    flink = jvm.org.apache.flink
+    environments = flink.streaming.api.environment.StreamExecutionEnvironment
+    environment = environments.createLocalEnvironment(1)
+    environment.fromSequence(0, 1).print()
+    environment.getStreamGraph().getJobGraph()
+    settings = flink.configuration.Configuration()
+    settings.setString("rest.address", "localhost")
+    cluster = flink.client.deployment.StandaloneClusterId.getInstance()
+    flink.client.program.rest.RestClusterClient(settings, cluster).close()

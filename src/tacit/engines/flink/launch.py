@@ -113,10 +113,13 @@ def start(
     address: str | None,
     settings: Mapping[str, str],
     python: str | None = None,
+    *,
+    application: bool = False,
 ) -> RunningJob:
     """Start a job, from its last checkpoint or savepoint if there is one.
 
-    `python` is the interpreter on the cluster's machines; the default is the path of this one.
+    `python` is the interpreter on the cluster's machines; the default is the path of this one. An
+    application's cluster has started this process, and runs the job itself.
     """
     groups = choose_groups(shards)
     if parallelism > groups:
@@ -147,7 +150,7 @@ def start(
     state = places.find_latest(folders)
     if state is not None:
         chosen.setdefault(_RECOVERY, state)
-    env = _environment(chosen, cluster if address is not None else None)
+    env = _environment(chosen, None if address is None or application else cluster)
     env.set_parallelism(parallelism)
     from tacit.engines.flink.program import build
 

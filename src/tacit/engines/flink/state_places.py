@@ -64,8 +64,13 @@ def _list_remote(place: str, prefix: str) -> Iterator[tuple[int, str]]:
     """Yield the same from a file system that only Flink knows, such as S3 or HDFS."""
     from pyflink.java_gateway import get_gateway
 
-    files: Any = get_gateway().jvm.org.apache.flink.core.fs
+    flink: Any = get_gateway().jvm.org.apache.flink
+    files = flink.core.fs
     try:
+        # Addresses and keys of file systems are in Flink's own configuration (FLINK_CONF_DIR).
+        configuration = flink.configuration.GlobalConfiguration.loadConfiguration()
+        plugins = flink.core.plugin.PluginUtils.createPluginManagerFromRootFolder(configuration)
+        files.FileSystem.initialize(configuration, plugins)
         folder = files.Path(place)
         system = folder.getFileSystem()
         if not system.exists(folder):

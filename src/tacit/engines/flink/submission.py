@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from tacit.connectors.openers import open_resumable_sink
 from tacit.durations import parse_duration
@@ -30,6 +31,11 @@ from tacit.pipeline.versions import SpecVersion
 from tacit.planning.plan import Plan
 from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import load
+
+GATEWAY: Final = "PYFLINK_GATEWAY_PORT"
+"""The variable in which Flink tells a Python program that it has started where its Java is."""
+_OWN_ADDRESS: Final = "localhost:8081"
+"""The REST API of the cluster of an application, as seen by its program."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +66,26 @@ class JobOptions:
     """Whether to return as soon as the job is started on the cluster."""
     counts_to: str | None = field(default=None, repr=False)
     """Where counts go; by default they stay in the ledger."""
+    application: bool = False
+    """Whether a cluster that is only for this job has started this process."""
 
     def __post_init__(self) -> None:
-        if self.detach and self.cluster is None:
+        if self.application and GATEWAY not in os.environ:
+            raise OptionError(
+                f"{option('application')} is for a command that Flink itself starts, with"
+                " standalone-job.sh or flink run: give the REST address of a running cluster with"
+                f" {option('cluster')} instead"
+            )
+        if self.detach and self.cluster is None and not self.application:
             raise OptionError(
                 f"{option('detach')} needs {option('cluster')}: without a cluster the job runs"
                 " inside this process, and ends with it"
             )
+
+    @property
+    def address(self) -> str | None:
+        """The cluster's REST API; None if Flink runs in this process."""
+        return self.cluster or (_OWN_ADDRESS if self.application else None)
 
 
 @contextmanager
@@ -84,7 +103,9 @@ def open_submission(
     start_gateway()
     folders = Folders(options.folder.absolute())
     given = [(stream, _make_absolute(source)) for stream, source in sources]
-    running = find_running(options.name, folders, options.cluster, options.settings)
+    running = None
+    if not options.application:  # there Flink itself finds out whether it has recovered the job
+        running = find_running(options.name, folders, options.cluster, options.settings)
     if running is not None:
         job = _read_running(folders, options.name)
         check_same_request(version, [source for _, source in given], options.shards, job)
@@ -98,11 +119,20 @@ def open_submission(
         len(job.partitions),
         job.shards,
         options.parallelism,
-        options.cluster,
+        options.address,
         options.settings,
         options.python,
+        application=options.application,
     )
-    yield FlinkRun(options.name, job, folders, launch, detach=options.detach)
+    # The end of a JobManager ends this process too, but not the job.
+    yield FlinkRun(
+        options.name,
+        job,
+        folders,
+        launch,
+        detach=options.detach,
+        attached=options.application,
+    )
 
 
 def attach(name: str, folder: str | os.PathLike[str], cluster: str) -> FlinkRun:
@@ -204,12 +234,14 @@ def submit(
     detach: bool = False,
     metrics: str | None = None,
     counts_to: str | os.PathLike[str] | None = None,
+    application: bool = False,
 ) -> SubmitOutcome:
     """Run a job on Flink until its input ends; the same as `tacit submit`.
 
     With `detach` it returns as soon as the job is started; the job goes on without this process.
     `metrics` is `[HOST:]PORT`, where metrics for Prometheus are served meanwhile. Counts are
-    written to `counts_to`, if it is given, and stay in the ledger.
+    written to `counts_to`, if it is given, and stay in the ledger. `application` is for a program
+    that an application cluster of Flink has started for this job.
     With `true` answers are true and unprotected, for tests and for the operator only. Warns with
     RefusedInputWarning if most of the input was refused; `outcome.refusals` has the numbers.
     """
@@ -238,6 +270,7 @@ def submit(
         settings or {},
         detach,
         None if counts_to is None else os.fspath(counts_to),
+        application,
     )
     version = SpecVersion(declared, plan)
     with (
