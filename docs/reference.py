@@ -175,7 +175,7 @@ def list_help(command: click.Command, name: str = "tacit") -> Iterator[str]:
             "This page is generated: it is what `--help` prints."
             " [Command line](../cli.md) explains every option."
         )
-    context = click.Context(command, info_name=name, max_content_width=96, terminal_width=96)
+    context = click.Context(command, info_name=name, max_content_width=84, terminal_width=84)
     yield f"\n## `{name}`\n\n```text\n{command.get_help(context)}\n```"
     if isinstance(command, click.Group):
         for part in command.list_commands(context):

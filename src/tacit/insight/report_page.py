@@ -288,7 +288,7 @@ def _add_spending(page: ReportPage, statement: Statement) -> None:
         horizons = [one for one in statement.horizons if one.private == name]
         text += f"<h3>{escape(name)}</h3>" + _draw_spending(horizons[-_DAYS_SHOWN:])
         head = ["from", "spent", "limit", "windows asked", "free"]
-        head += [] if personal else ["subjects", "out of budget"]
+        head += [] if personal else ["subjects", "at their limit"]
         rows = [
             [
                 escape(_format_local(one.start)),

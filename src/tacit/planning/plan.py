@@ -463,6 +463,9 @@ class Plan:
             error = row.get("expected_error", row["mean_error"])
             quality += f", {row['query']} ± {error:.2g}"
         memory = " with memory" if self.has_memory else ""
+        number = len(self.history_warnings) + len(self.warnings)
+        if number:
+            quality += f", {number} warning{'s' if number > 1 else ''}"
         return f"<Plan: {self.mechanism}{memory}, decoded by {self.decode}{history}{quality}>"
 
     def _repr_html_(self) -> str:
@@ -476,7 +479,8 @@ class Plan:
             + "</tr>"
             for row in self.expected.rows()
         )
-        values = "".join(f"<p>{escape(str(value))}</p>" for value in self.values)
+        warnings = [f"Warning: {one}" for one in (*self.history_warnings, *self.warnings)]
+        values = "".join(f"<p>{escape(str(one))}</p>" for one in (*self.values, *warnings))
         return (
             f"<table><caption>{escape(repr(self))}</caption><thead><tr><th>query</th>"
             "<th>precision</th><th>recall</th><th>Q</th><th>MRE</th></tr></thead>"

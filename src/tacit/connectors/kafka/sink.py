@@ -26,6 +26,7 @@ from confluent_kafka import (
 )
 
 from tacit.connectors.kafka.address import KafkaAddress, KafkaSinkOptions
+from tacit.connectors.kafka.client_log import ClientLog
 from tacit.connectors.writers import format_json_lines
 from tacit.errors import SinkError, UnreachableError
 from tacit.pipeline.sinks import ReleaseBatch, Sink
@@ -49,6 +50,7 @@ _DENIED: Final = (
 )
 
 log = logging.getLogger(__name__)
+_CLIENT_LOG: Final = ClientLog(log)
 
 
 class _TransactionalProducer(NamedTuple):
@@ -116,8 +118,8 @@ class KafkaSink(Sink):
     def _create_clients(self) -> _TransactionalProducer:
         try:
             return _TransactionalProducer(
-                Producer(self._settings(self._producer_settings()), logger=log),
-                Consumer(self._settings(self._consumer_settings()), logger=log),
+                Producer(self._settings(self._producer_settings()), logger=_CLIENT_LOG),
+                Consumer(self._settings(self._consumer_settings()), logger=_CLIENT_LOG),
             )
         except KafkaException as error:
             what = self._address.scrub(error.args[0].str())

@@ -23,6 +23,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tacit.connectors.kafka.address import KafkaAddress, KafkaSourceOptions
+from tacit.connectors.kafka.client_log import ClientLog
 from tacit.connectors.kafka.merged_positions import MergedPosition, read_merged
 from tacit.connectors.kafka.partitions import (
     FetchedMessages,
@@ -43,6 +44,7 @@ _FETCHED_AHEAD: Final = 1
 """How many batches are fetched while others are parsed."""
 
 log = logging.getLogger(__name__)
+_CLIENT_LOG: Final = ClientLog(log)
 
 
 class KafkaSource(Source):
@@ -178,7 +180,7 @@ class KafkaSource(Source):
 
     def _create_consumer(self, **more: Any) -> Consumer:
         try:
-            return Consumer(self._settings(**more), logger=log)
+            return Consumer(self._settings(**more), logger=_CLIENT_LOG)
         except KafkaException as error:
             what = self._address.scrub(error.args[0].str())
             raise SourceError(f"{self.name}: the client refuses its settings: {what}") from None
