@@ -9,6 +9,7 @@ import pytest
 from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
+from tests.cases import choose_cases
 from tests.engines.forking import Forks
 from tests.new_ledgers import create_quickly
 from tests.services import Kafka, Postgres, postgres_server
@@ -35,8 +36,19 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with tests that wait; the rest stays in order."""
+    """Begin with tests that wait, the rest stays in order; leave some cases to `make soak`."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("cases") and not item.get_closest_marker("soak"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, found in cases.items():
+        (number,) = next(found[0].iter_markers("cases")).args
+        chosen = choose_cases(name, len(found), number)
+        for place, item in enumerate(found):
+            if place not in chosen:
+                item.add_marker("soak")
     items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
 
 

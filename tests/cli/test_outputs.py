@@ -13,6 +13,7 @@ import pytest
 from tacit.cli.ledger import ledger
 from tacit.cli.main import COMMANDS
 from tests.cli.small_runs import specified, tacit, tuples
+from tests.longer import longer
 
 ROOT = Path(__file__).parents[2]
 RUNNER = """
@@ -109,13 +110,22 @@ STREAMING = [
 CODES = {"full": 5, "pipe": 141}
 
 
-def test_no_command_shows_a_traceback_where_its_output_fails(folder: Path) -> None:
-    """All commands where the disk is full; a pipe fails in the same places, with another error."""
-    cases = [
-        *((arguments, "full") for arguments in PRINTING),
-        *((arguments, "pipe") for arguments in STREAMING),
-        *((arguments, "both") for arguments in STREAMING[:3]),
-    ]
+@pytest.mark.parametrize(
+    "cases",
+    [
+        [
+            *((arguments, "full") for arguments in PRINTING[::7]),
+            *((arguments, "pipe") for arguments in STREAMING),
+            *((arguments, "both") for arguments in STREAMING[:3]),
+        ],
+        *longer([(arguments, "full") for arguments in PRINTING]),
+    ],
+    ids=["all ways of printing", "all commands"],
+)
+def test_no_command_shows_a_traceback_where_its_output_fails(
+    folder: Path, cases: list[tuple[list[str], str]]
+) -> None:
+    """Where the disk is full; a pipe fails in the same places, with another error."""
     done = subprocess.run(
         [sys.executable, "-c", RUNNER],
         input=json.dumps(cases),

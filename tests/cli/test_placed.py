@@ -56,6 +56,7 @@ def test_without_a_ledger_each_consumer_has_its_file_with_its_rows_alone(
     assert {len(frame) for frame in found.values()} == {60 * 10}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("target", ["{consumer}.csv", "{consumer}/*.csv", "{query}/x.csv"])
 def test_with_a_ledger_too_and_again_nothing_is_written_twice(folder: Path, target: str) -> None:
     for _ in range(2):

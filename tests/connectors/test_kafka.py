@@ -150,6 +150,7 @@ def locate(reading: Reading, partitions: int) -> None:
         reading.next()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("start", ["beginning", "end"])
 def test_partitions_that_are_added_are_read_from_their_beginning(
     feed: KafkaFeed, start: str

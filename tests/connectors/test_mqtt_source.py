@@ -368,6 +368,7 @@ def test_what_was_not_acknowledged_before_a_kill_comes_again(
         assert child.numbers == []
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("acknowledged", [False, True])
 def test_a_run_resumes_at_the_batch_it_was_in_whatever_was_acknowledged(
     broker: Mosquitto, topic: str, acknowledged: bool, forks: Forks

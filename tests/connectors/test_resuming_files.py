@@ -63,6 +63,7 @@ def rows(batches: list[Batch]) -> list[tuple[int, dict[str, Any]]]:
     ]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     "name", ["50.parquet", "700.parquet", "3000.parquet", "a.csv", "a.jsonl", "many"]
 )

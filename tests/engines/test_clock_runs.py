@@ -142,5 +142,5 @@ def test_by_the_clock_a_release_waits_neither_for_tuples_nor_for_their_silence(
 
     house.run(Seldom([]), prepare=runs.append, released=note)
     assert len(delays) >= 4
-    assert sorted(delays)[1] < 0.1  # a loaded machine may be late now and then, not always
-    assert sum(delay < 0.15 for delay in delays) >= 2
+    # With batches it would be 0.37 s or more. A loaded machine may be late, not always.
+    assert sorted(delays)[1] < 0.3

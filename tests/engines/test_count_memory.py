@@ -82,6 +82,7 @@ def compare(found: pl.DataFrame, true: pl.DataFrame, query: str) -> pl.DataFrame
     return joined.filter(pl.col("query").cast(pl.String) == query)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("text", [LIMITED, *longer(SPEC)])
 def test_estimates_are_as_good_as_the_plan_says_and_better_than_draws(text: str) -> None:
     spec = load_spec(text)
@@ -112,6 +113,7 @@ def test_estimates_are_as_good_as_the_plan_says_and_better_than_draws(text: str)
     assert np.mean(inside) > 0.9
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("text", [LIMITED, MIXED])
 def test_a_limit_is_spread_over_the_day_and_never_passed(text: str) -> None:
     spec = load_spec(text)

@@ -190,6 +190,7 @@ def breaking(where: str, after: bool, times: int) -> Callable[[Lease], None]:
     return alter
 
 
+@pytest.mark.cases(3)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", ["commit", "record_delivery", "iterate_undelivered", "enrol"])
@@ -280,6 +281,7 @@ LIMITED = SPEC.replace("epsilon: 1.0}", "epsilon: 1.0, limit: 3 per 10 min}")
 SLIDING = SPEC.replace("size: 1 min", "size: 1 min, slide: 20 s")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("text", [SPEC, SLIDING], ids=["tumbling", "sliding"])
 def test_a_run_stopped_at_every_batch_equals_an_unbroken_one(tmp_path: Path, text: str) -> None:
@@ -304,6 +306,7 @@ TWO = (
 )
 
 
+@pytest.mark.cases(1)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("learned", [False, True], ids=["listed", "learned"])
 def test_streams_that_are_merged_go_on_in_the_same_order(tmp_path: Path, learned: bool) -> None:
@@ -338,6 +341,7 @@ def test_streams_that_are_merged_go_on_in_the_same_order(tmp_path: Path, learned
     assert exact["detected"].equals(exact["detected_true"], check_names=False)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("learned", [False, True], ids=["listed", "learned"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_run_that_breaks_down_within_a_batch_goes_on_within_it(

@@ -26,6 +26,7 @@ def day() -> Day:
     return DayExperiment(subjects=8, days=4).draw(1)
 
 
+@pytest.mark.cases(1)
 @each
 def test_no_day_costs_more_and_before_the_first_symbol_private_events_change_nothing(
     policy: SpendingPolicy, day: Day
@@ -54,6 +55,7 @@ def test_days_begin_at_midnight_in_the_zone_of_the_specification(day: Day) -> No
     assert morning.any(axis=1).sum() > 4
 
 
+@pytest.mark.soak
 def test_every_method_is_measured_and_much_epsilon_leaves_no_error() -> None:
     experiment = DayExperiment(subjects=8, days=2, epsilons=(Fraction(5), Fraction(1440)))
     errors = experiment.errors(1)

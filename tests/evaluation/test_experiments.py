@@ -169,6 +169,7 @@ def test_all_ppms_and_baselines_are_there_in_both_decodings() -> None:
     assert Method("optimal", "memory") in METHODS
 
 
+@pytest.mark.soak
 def test_streams_of_several_subjects_have_the_errors_of_all_their_windows() -> None:
     """Mechanisms that look at windows alone do not mind whose windows they are."""
     drawn = draw_data_set(4)

@@ -166,6 +166,7 @@ def quality(mechanism: str, decode: str) -> tuple[float, float]:
     return plan.expected.quality, Confusion(*map(float, counts.row(0))).quality(0.5)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("mechanism", "decode"),
     [

@@ -185,6 +185,7 @@ def test_masks_equal_an_evaluation_row_by_row(seed: int) -> None:
         assert found(masks, number) == [truth(row) is True for row in rows], where
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("seed", range(5))
 def test_how_the_input_is_cut_never_changes_the_result(
     seed: int, monkeypatch: pytest.MonkeyPatch

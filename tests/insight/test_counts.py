@@ -64,6 +64,7 @@ WRONG = (0.8, 1.25)
 """Intervals that are somewhat too narrow or too wide: the same test has to reject them."""
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("mechanism", "decode", "memory"), METHODS)
 def test_intervals_cover_the_truth_of_fresh_data_as_often_as_they_say(
     mechanism: str, decode: str, memory: bool

@@ -48,6 +48,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not (ROOT and shutil.which("setpriv")), reason="only root can become nobody")
 def test_a_user_who_can_write_nothing_gets_answers_and_a_notice(tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents[:-2]):

@@ -43,6 +43,7 @@ def run(spec: Path, source: Path, place: str, sink: Path, *more: str) -> Result:
     return shown
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_a_file_that_was_removed_is_had_again_byte_for_byte(
     spec: Path, source: Path, place: str, tmp_path: Path, suffix: str
@@ -261,6 +262,7 @@ def test_answers_that_were_changed_are_not_given(spec: Path, source: Path, tmp_p
     assert not (tmp_path / "again.csv").exists()
 
 
+@pytest.mark.cases(1)
 def test_python_gives_the_same_answers(
     spec: Path, source: Path, place: str, tmp_path: Path
 ) -> None:

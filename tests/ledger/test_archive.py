@@ -166,6 +166,7 @@ def test_runs_go_on_after_their_last_release_was_archived(ledger: Ledger, file: 
     assert verdict.passed, verdict.faults
 
 
+@pytest.mark.cases(1)
 def test_archives_follow_each_other_and_join(ledger: Ledger, tmp_path: Path) -> None:
     files = [tmp_path / f"{number}.archive" for number in range(3)]
     fill(ledger, days=6)
@@ -202,6 +203,7 @@ def test_an_archive_that_was_changed_or_belongs_elsewhere_is_found(
     assert verify(ledger, archives=[file]).passed
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("table", [ARCHIVES, CHARGES, HEAD], ids=lambda table: table.name)
 def test_no_field_of_an_archived_ledger_can_be_changed_unseen(
     ledger: Ledger, file: Path, table: sa.Table
@@ -296,6 +298,7 @@ def crash(point: str, monkeypatch: pytest.MonkeyPatch, how: Any) -> None:
         monkeypatch.setattr(archival, "_move", lambda *given: (move(*given), how())[0])
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize(
     ("place", "killed"),
@@ -345,6 +348,7 @@ def test_a_crash_at_any_point_loses_nothing_and_archives_nothing_twice(
         assert list(file.parent.glob(".*.partial")) == []
 
 
+@pytest.mark.cases(1)
 def test_a_file_that_is_there_is_never_overwritten(ledger: Ledger, file: Path) -> None:
     fill(ledger, days=2)
     file.write_text("something else")
@@ -446,6 +450,7 @@ def _copy(source: Path, place: str) -> None:
         database.close()
 
 
+@pytest.mark.cases(1)
 def test_what_was_verified_is_not_read_again_but_sampled(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,6 +495,7 @@ def test_open_balances_and_anchors_are_checked_every_time(ledger: Ledger) -> Non
     assert verify(ledger).passed
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("column", ["release", "hash", "charges", "moment", "seal"])
 def test_what_is_remembered_cannot_be_changed_unseen(ledger: Ledger, column: str) -> None:
     fill(ledger, days=1)
@@ -517,6 +523,7 @@ def test_archiving_keeps_what_was_verified_where_it_still_holds(ledger: Ledger, 
     assert (verdict.archived, verdict.since) == (20, 30)
 
 
+@pytest.mark.cases(1)
 def test_the_commands_archive_verify_and_tell(place: str, tmp_path: Path) -> None:
     with Ledger.open(place) as ledger:
         fill(ledger)

@@ -43,6 +43,7 @@ actions = st.sampled_from(
 steps = st.lists(st.tuples(st.integers(0, 2), actions), min_size=20, max_size=60)
 
 
+@pytest.mark.cases(1)
 @settings(
     max_examples=15,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -133,6 +134,7 @@ def test_a_commit_that_meets_a_take_over_in_the_middle_is_fenced(
         assert connection.execute(sa.select(RUNS.c.checkpoint)).scalar() is None
 
 
+@pytest.mark.cases(1)
 def test_two_processes_that_take_turns_at_a_run_release_every_window_once(
     ledger: Ledger, place: str
 ) -> None:
@@ -149,6 +151,7 @@ def test_two_processes_that_take_turns_at_a_run_release_every_window_once(
     assert verdict.releases == len(released)
 
 
+@pytest.mark.cases(1)
 def test_two_processes_that_share_accounts_spend_the_limit_and_no_more(
     ledger: Ledger, place: str
 ) -> None:
@@ -165,6 +168,7 @@ def test_two_processes_that_share_accounts_spend_the_limit_and_no_more(
     assert sum(sum(row) for rows in paid for row in rows) == len(NAMES) * 6 * 12
 
 
+@pytest.mark.cases(1)
 def test_an_engine_that_is_killed_at_any_moment_leaves_a_whole_ledger(
     ledger: Ledger, place: str
 ) -> None:

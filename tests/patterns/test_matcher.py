@@ -89,6 +89,7 @@ def test_random_queries_are_detected_where_the_reference_detects_them(seed: int)
     assert all(paths[path] > 60 for path in ("presence", "order", "intervals"))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_nested_orders_between_absences_are_exact(seed: int) -> None:
     rng = Random(f"{SWEEP} {seed}")
@@ -102,6 +103,7 @@ def test_nested_orders_between_absences_are_exact(seed: int) -> None:
     assert paths["intervals"] > 100
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_absences_prefer_matches_that_reach_further(seed: int) -> None:
     """More tuples, one event each: the nearest match is often not the one that counts."""

@@ -394,6 +394,7 @@ def shard_state(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, by
     return job, state, later
 
 
+@pytest.mark.cases(1)
 def test_a_shard_goes_on_with_its_memory(shard_state: tuple[Any, bytes, Any]) -> None:
     job, state, later = shard_state
     saved = SavedState.from_bytes(state)

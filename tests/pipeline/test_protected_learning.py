@@ -115,6 +115,7 @@ def test_silent_subjects_have_noise_in_windows_that_were_held_back() -> None:
     assert abs(share - 0.5) < 4 * 0.5 / np.sqrt(len(late))
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(("mechanism", "decode"), WAYS)
 @pytest.mark.parametrize("at", [1, 5, 9])
 def test_a_snapshot_in_the_middle_of_learning_goes_on_as_if_nothing_had_been(

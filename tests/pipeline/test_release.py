@@ -166,6 +166,7 @@ def test_a_query_without_anything_public_has_one_context(mechanism: str, decode:
     assert answers.shape == (6, 2, 70)
 
 
+@pytest.mark.cases(3)
 @EVERY_WAY
 def test_with_a_huge_epsilon_answers_are_the_truth(mechanism: str, decode: str) -> None:
     """For more than 64 queries of presence, and more than 64 subjects."""
@@ -176,6 +177,7 @@ def test_with_a_huge_epsilon_answers_are_the_truth(mechanism: str, decode: str) 
     assert (sure > 0.8).all()
 
 
+@pytest.mark.cases(2)
 @EVERY_WAY
 def test_confidence_is_the_same_however_rows_are_cut(
     mechanism: str, decode: str, monkeypatch: pytest.MonkeyPatch
@@ -227,6 +229,7 @@ def true_windows(
     return windows
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("silent", ["neither", "s", "t"])
 def test_conditions_over_two_streams_are_met_as_the_reference_says(silent: str) -> None:
     """Also where one of them has sent nothing, or only what no condition looks at."""
@@ -249,6 +252,7 @@ def test_conditions_over_two_streams_are_met_as_the_reference_says(silent: str) 
     assert expected.any()
 
 
+@pytest.mark.cases(3)
 @EVERY_WAY
 def test_conditions_are_protected_over_two_streams(mechanism: str, decode: str) -> None:
     """A plan from history with both, and a run in which one of the streams sends nothing."""

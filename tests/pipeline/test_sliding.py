@@ -77,6 +77,7 @@ def expected(
     }, refused
 
 
+@pytest.mark.cases(1)
 @specifications
 @given(row_lists, st.lists(st.integers(0, 25), max_size=3), st.booleans())
 def test_answers_and_dead_letters_follow_the_rules_however_the_input_is_cut(
@@ -131,6 +132,7 @@ def _values(random: Random) -> dict[str, float | None]:
     return {name: random.choice(VALUES) for name in "vw"}
 
 
+@pytest.mark.cases(1)
 @specifications
 def test_many_windows_that_close_at_once_equal_the_reference(spec: Specification) -> None:
     random = Random(5)

@@ -110,6 +110,7 @@ def scatter(days: int, seed: int, kept: float, shift: float = 0.0) -> CountHisto
     return CountHistory(plain.groups, plain.local, plain.exact, plain.opened, counts)
 
 
+@pytest.mark.soak
 def test_deviations_that_return_are_not_followed_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A draw tells little about later windows; a random walk would never forget it."""
     limit = CountLimit(Fraction(5), MICROSECONDS["d"])
@@ -129,6 +130,7 @@ def test_deviations_that_return_are_not_followed_for_long(monkeypatch: pytest.Mo
     assert error < 0.85 * walking
 
 
+@pytest.mark.soak
 def test_the_model_that_fits_the_present_is_used() -> None:
     """History prefers deviations that return; what is drawn soon shows that they stay."""
     memory = learn(scatter(4, 1, 0.5), CountLimit(Fraction(5), MICROSECONDS["d"]))

@@ -125,6 +125,7 @@ def furthest(mechanism: str, decode: str, share: str = "1") -> float:
     return worst
 
 
+@pytest.mark.cases(3)
 @EVERY_WAY
 def test_a_protected_run_counts_what_its_plan_expects(mechanism: str, decode: str) -> None:
     """On windows that the plan has not seen, for queries of presence, of order, and wide ones."""
@@ -145,12 +146,14 @@ def test_the_quality_of_a_plan_is_that_of_a_run_on_later_windows(
     assert counted.quality(0.5) == pytest.approx(expected.quality, abs=0.012)
 
 
+@pytest.mark.cases(2)
 @EVERY_WAY
 def test_a_run_with_a_little_more_noise_is_told_from_the_plan(mechanism: str, decode: str) -> None:
     """What would be expected with four fifths of epsilon is not what is counted."""
     assert furthest(mechanism, decode, "0.8") > 4
 
 
+@pytest.mark.cases(2)
 @EVERY_WAY
 def test_answers_are_right_as_often_as_they_say(mechanism: str, decode: str) -> None:
     """Over queries and deciles of confidence; a lie of a twentieth would be noticed."""

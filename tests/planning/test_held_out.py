@@ -41,6 +41,7 @@ LASTING = (30_001, 30_006, 30_011, 30_013, 30_018)
 """Specifications for which plans have memory."""
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_plans_of_random_specifications_get_what_they_expect_on_fresh_windows(group: int) -> None:
     """And auto is hardly worse than the best mechanism, nor optimal than adaptive."""
@@ -198,6 +199,7 @@ def find_optimism(mechanism: str, change: Callable[[Statistics], Statistics]) ->
     return float(np.mean(found))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_quality_is_judged_on_windows_that_were_held_out(mechanism: str) -> None:
     """Fifteen windows are easily memorised: judged in sample, plans look clearly better.

@@ -121,6 +121,7 @@ def test_the_least_epsilon_reaches_the_quality_and_a_fine_grid_finds_nothing_les
         assert not any(reached(needed * Fraction(one, 1000)) for one in below)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("query", "quality"), [("cruising", 0.6), *longer(("station_wait", 0.92))])
 def test_on_taxi_trips_a_fine_grid_finds_nothing_less(query: str, quality: float) -> None:
     """The quality of one query is not monotone in epsilon if plans maximise the average."""
@@ -174,6 +175,7 @@ def test_each_private_pattern_gets_what_it_needs(least: Literal["total", "larges
         assert max(lacking) > 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("mechanism", ["optimal", *longer("adaptive")])
 def test_epsilons_are_traded_and_a_grid_over_two_of_them_finds_no_smaller_total(
     mechanism: str,
@@ -324,6 +326,7 @@ def test_what_is_not_asked_about_needs_no_plan() -> None:
     assert plan_without_history(spec).expected is None
 
 
+@pytest.mark.soak
 def test_optimal_beats_the_others_on_algorithm_2_data() -> None:
     """A few data sets; the benchmark has a hundred, and the targets."""
     errors = np.zeros((8, 3))

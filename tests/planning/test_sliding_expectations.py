@@ -98,11 +98,13 @@ def furthest(panes: int, mechanism: str, decode: str, share: str = "1") -> float
     return worst
 
 
+@pytest.mark.cases(2)
 @EVERY_WAY
 def test_a_protected_run_counts_what_its_plan_expects(mechanism: str, decode: str) -> None:
     assert furthest(2, mechanism, decode) < 4
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("mechanism", ["uniform", "adaptive", "optimal"])
 def test_the_same_with_more_panes(mechanism: str) -> None:
     assert furthest(5, mechanism, "posterior") < 4

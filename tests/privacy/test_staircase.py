@@ -361,6 +361,7 @@ def test_what_is_worth_nothing_is_not_told() -> None:
         assert made.utility == pytest.approx(silence(choice))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", ["one group", "overlapping"])
 def test_many_classes_are_dealt_with(kind: str) -> None:
     rng = np.random.default_rng(2)

@@ -98,6 +98,7 @@ def brute_force(events: list[tuple[int, int]], chain: tuple[int, ...]) -> bool:
     return True
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("table", [ONE_EACH, SEVERAL], ids=["one event", "several events"])
 @pytest.mark.parametrize("disorder", [0, 500_000, 900_000])
 @pytest.mark.parametrize("large", [1, 1 << 30])

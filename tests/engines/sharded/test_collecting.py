@@ -100,6 +100,7 @@ def test_each_window_is_released_once_with_its_charges(
     assert charged(ledger) == paying * NANO // 2
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("slide", ["", ", slide: 20 s"], ids=["tumbling", "sliding"])
 @pytest.mark.parametrize("mechanism", ["uniform", "optimal"])
 def test_shards_charge_what_one_machine_charges(

@@ -166,6 +166,7 @@ SAME = {
 """Where answers are paced, random numbers decide who pays: see the next test."""
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("text", SAME.values(), ids=SAME)
 def test_counts_and_charges_are_those_of_one_machine(text: str, drawn: list[list[int]]) -> None:
     """Draw by draw, with the same noise: estimates, intervals, and who is left out too."""

@@ -33,6 +33,7 @@ every = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.cases(7)
 @every
 def test_a_variant_spends_what_its_calibration_allows(variant: str, baseline: Baseline) -> None:
     """Epsilon in each window, or w * epsilon in any w windows in a row."""

@@ -163,6 +163,7 @@ def many(decode: Decode) -> tuple[Policy, ElementObjective]:
     return policy, ElementObjective(known, [0.5] * 1000, decode=decode, threshold=0.4)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("decode", ["literal", "posterior"])
 def test_a_thousand_queries_and_a_hundred_patterns_take_seconds(decode: Decode) -> None:
     policy, objective = many(decode)
