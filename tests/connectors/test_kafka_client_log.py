@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from tacit.connectors.kafka import client_log
 from tacit.connectors.kafka.client_log import ClientLog
 
 FORMAT = "%s [%s] %s"
@@ -19,7 +18,7 @@ REFUSED = "[thrd:{}]: localhost:9092/1: Connect to ipv4#127.0.0.1:9092 failed: r
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that the log sees, in a list of one number."""
     now = [0.0]
-    monkeypatch.setattr(client_log.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("tacit.connectors.kafka.client_log.time.monotonic", lambda: now[0])
     return now
 
 
