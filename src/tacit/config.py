@@ -21,7 +21,7 @@ from tacit.durations import format_duration, parse_duration
 class Config(BaseModel):
     """A part of a specification: frozen, and strict about unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Number(float):

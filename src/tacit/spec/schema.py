@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, Final
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from tacit.config import Config
 from tacit.patterns.conditions import NAME
 from tacit.spec.specification import Specification
 
@@ -22,10 +17,6 @@ SCHEMA_ID: Final = "urn:tacit:specification:1"
 def json_schema() -> dict[str, Any]:
     """Return the schema (2020-12) that a specification, read as plain data, must meet."""
     schema = Specification.model_json_schema(schema_generator=_Schema)
-    models = {model.__name__: model for model in _list_models(Config)}
-    for name, part in {Specification.__name__: schema, **schema["$defs"]}.items():
-        if name in models:
-            _describe_fields(models[name], part.get("properties", {}))
     for section in ("streams", "areas", "events", "patterns"):
         schema["properties"][section]["propertyNames"] = {"pattern": f"^{NAME.pattern}$"}
     for section in ("streams", "events"):
@@ -36,38 +27,6 @@ def json_schema() -> dict[str, Any]:
         **schema,
         "title": "Tacit specification",
     }
-
-
-def _list_models(model: type[Config]) -> Iterator[type[Config]]:
-    """Yield a model and all that extend it."""
-    yield model
-    for part in model.__subclasses__():
-        yield from _list_models(part)
-
-
-def _describe_fields(model: type[Config], properties: dict[str, Any]) -> None:
-    """Add the docstrings under the fields of a model, and of those that it extends.
-
-    Pydantic can do it when a model is imported, but that takes too long for most commands.
-    """
-    for origin in reversed(model.__mro__):
-        if not issubclass(origin, Config):
-            continue
-        for field, text in _read_docstrings(origin):
-            if field in properties:
-                properties[field].setdefault("description", text)
-
-
-def _read_docstrings(model: type[Config]) -> Iterator[tuple[str, str]]:
-    """Yield the name and the docstring of each field that has one, from the model's source."""
-    tree = ast.parse(inspect.getsource(model)).body[0]
-    assert isinstance(tree, ast.ClassDef), "a model is a class"
-    for statement, after in pairwise(tree.body):
-        match statement, after:
-            case ast.AnnAssign(target=ast.Name(id=field)), ast.Expr(
-                value=ast.Constant(value=str(text))
-            ):
-                yield field, inspect.cleandoc(text)
 
 
 class _Schema(GenerateJsonSchema):
