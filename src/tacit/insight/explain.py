@@ -57,7 +57,7 @@ PROMISED_SLIDING: Final = (
 )
 NOT_PROMISED: Final = {
     "events": "Public events are used unchanged. If one is correlated with a private pattern, it"
-    " reveals it, whatever epsilon is. The odds above are for someone who knows all public events.",
+    " reveals it, whatever epsilon is. Odds are for someone who knows all public events.",
     "sums": "Windows add up, and so do private patterns and subjects: n windows may reveal n"
     " times as much. A ledger records the sum for each subject and private pattern; only a limit"
     " stops it.",
