@@ -132,6 +132,8 @@ def _convert(array: pa.Array, to: ColumnType, stream: Stream) -> pa.Array:
         return to_plain_text(values).take(array.indices)
     if _is_done(array, to):
         return array
+    if to not in _CONVERSIONS.get(_family(array.type), ()):
+        return pa.nulls(len(array), _converted_type(pa.string(), to))
     series = pl.Series(array)
     if series.dtype in (pl.String, pl.Categorical, pl.Enum):
         converted = convert_text(series.cast(pl.String), to, stream)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from itertools import groupby
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -30,6 +31,9 @@ _APART_SECONDS: Final = 0.01
 _ENOUGH_BYTES: Final = 512 << 10
 """After a batch, the next one is read after so many seconds, or when so many bytes wait: each batch
 has a fixed cost. The first request after a pause is read at once."""
+
+ParsedRequests: TypeAlias = tuple[pa.RecordBatch, NDArray[np.int64], list[Rejected]]
+"""The rows of some requests, the number of each row's request, and what cannot be read."""
 
 
 class HttpSource(Source):
@@ -71,16 +75,15 @@ class HttpSource(Source):
                 yield self._make_batch(parser.parse("jsonl", []))
             again = time.monotonic() + _APART_SECONDS
             for coding, group in iterate_codings(found):
-                batch = self._make_batch(parser.parse(coding, group))
-                self._after = group[-1].number
-                yield batch
+                for last, parsed in parser.parse_apart(coding, group):
+                    batch = self._make_batch(parsed)
+                    self._after = last
+                    yield batch
             if found:
                 left = again - time.monotonic()
                 self._inbox.gather(self._stream, self._after, _ENOUGH_BYTES, left)
 
-    def _make_batch(
-        self, parsed: tuple[pa.RecordBatch, NDArray[np.int64], list[Rejected]]
-    ) -> Batch:
+    def _make_batch(self, parsed: ParsedRequests) -> Batch:
         table, places, rejected = parsed
         token = self._after
         return Batch(table, 0, token, self.name, tuple(rejected), places, token, token)
@@ -93,12 +96,24 @@ class RequestParser:
         self._columns = list(columns)
         self._keys = keys
 
-    def parse(
+    def parse_apart(
         self, coding: BodyFormat, requests: Sequence[StoredRequest]
-    ) -> tuple[pa.RecordBatch, NDArray[np.int64], list[Rejected]]:
-        """Return the rows, the number of each row's request, and what cannot be read."""
-        if coding == "arrow":
-            return self._parse_arrow(requests)
+    ) -> Iterator[tuple[int, ParsedRequests]]:
+        """Yield the parsed requests, together as far as possible, and the last one's number.
+
+        Arrow columns have types. Tables of different types stay apart, because a value may not
+        depend on which other requests wait beside its own.
+        """
+        if coding != "arrow":
+            yield requests[-1].number, self.parse(coding, requests)
+            return
+        tables = [(request.number, self._read_table(request)) for request in requests]
+        for _, group in groupby(tables, lambda one: one[1].schema):
+            own = list(group)
+            yield own[-1][0], _join_tables(own)
+
+    def parse(self, coding: BodyFormat, requests: Sequence[StoredRequest]) -> ParsedRequests:
+        """Parse requests whose values are text."""
         if coding == "jsonl":
             frame, numbers, rejected = self._parse_lines(requests)
         else:
@@ -133,27 +148,11 @@ class RequestParser:
         ]
         return parsed.frame.select(self._columns), own[parsed.origin], rejected
 
-    def _parse_arrow(
-        self, requests: Sequence[StoredRequest]
-    ) -> tuple[pa.RecordBatch, NDArray[np.int64], list[Rejected]]:
-        """Select columns; types are converted later, as those of every source.
-
-        Names of subjects stay plain text: to encode them takes longer than to look them up.
-        """
-        tables = [
-            _select(
-                pa.ipc.open_stream(request.payload).read_all()
-                if request.table is None
-                else request.table,
-                self._columns,
-            )
-            for request in requests
-        ]
-        own = np.array([request.number for request in requests], np.int64)
-        numbers = np.repeat(own, [table.num_rows for table in tables])
-        whole = pa.concat_tables(_align(tables)).unify_dictionaries().combine_chunks()
-        batch, *_ = whole.to_batches() or [pa.RecordBatch.from_pylist([], whole.schema)]
-        return batch, numbers, []
+    def _read_table(self, request: StoredRequest) -> pa.Table:
+        table = request.table
+        if table is None:
+            table = pa.ipc.open_stream(request.payload).read_all()
+        return _select(table, self._columns)
 
     def _to_batch(self, frame: pl.DataFrame) -> pa.RecordBatch:
         table = frame.rechunk().to_arrow()
@@ -168,46 +167,62 @@ def _no_rows(columns: Sequence[str]) -> pl.DataFrame:
 def _select(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Return these columns; nulls for those that the table lacks, or that hold no plain values."""
     kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
-    if all(name in kinds and is_plain(kinds[name]) for name in columns):
+    if all(name in kinds and find_plain_type(kinds[name]) == kinds[name] for name in columns):
         return table.select(columns)
     chosen = {
-        name: table[name]
-        if name in kinds and is_plain(kinds[name])
-        else pa.nulls(table.num_rows, pa.string())
+        name: _to_plain(table[name]) if name in kinds else pa.nulls(table.num_rows, pa.string())
         for name in columns
     }
     return pa.table(chosen)
 
 
-def _align(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Convert columns whose types differ between requests to text."""
-    first = tables[0].schema
-    if all(table.schema.equals(first) for table in tables):
-        return list(tables)
-    return [
-        pa.table({name: pl.Series(table[name]).cast(pl.String).to_arrow() for name in first.names})
-        for table in tables
-    ]
+def _to_plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    plain = find_plain_type(column.type)
+    if plain is None:
+        return pa.nulls(len(column), pa.string())
+    if plain != column.type and pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.cast(plain)
+
+
+def _join_tables(tables: Sequence[tuple[int, pa.Table]]) -> ParsedRequests:
+    """Join tables of the same types; types are converted later, as those of every source.
+
+    Names of subjects stay plain text: to encode them takes longer than to look them up.
+    """
+    numbers = np.repeat(
+        np.array([number for number, _ in tables], np.int64),
+        [table.num_rows for _, table in tables],
+    )
+    whole = pa.concat_tables([table for _, table in tables]).unify_dictionaries().combine_chunks()
+    batch, *_ = whole.to_batches() or [pa.RecordBatch.from_pylist([], whole.schema)]
+    return batch, numbers, []
 
 
 @lru_cache(maxsize=256)
-def is_plain(kind: pa.DataType) -> bool:
-    """Return whether values of an Arrow type are single texts, numbers, truth values or times."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+def find_plain_type(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type to which a column is converted, usually its own; None if its values are lost.
+
+    Truth values become text, as in JSON, since they fit no time. Times are in UTC: a sender's zone
+    may be unknown here.
+    """
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_boolean(value):
+        return pa.string()
+    if pa.types.is_timestamp(value) and value.tz not in (None, "UTC"):
+        return pa.timestamp(value.unit, "UTC")
     checks = (
         pa.types.is_string,
         pa.types.is_large_string,
         pa.types.is_string_view,
         pa.types.is_integer,
         pa.types.is_floating,
-        pa.types.is_decimal,
-        pa.types.is_boolean,
+        pa.types.is_decimal128,
         pa.types.is_timestamp,
         pa.types.is_date,
         pa.types.is_null,
     )
-    return any(check(kind) for check in checks)
+    return kind if any(check(value) for check in checks) else None
 
 
 def _show(coding: BodyFormat, payload: bytes) -> str:
