@@ -447,6 +447,16 @@ def test_a_stay_counts_no_more_than_the_limits_that_it_touches() -> None:
     assert "In every window that is paid for" in told
 
 
+def test_three_windows_or_occurrences_may_touch_three_horizons() -> None:
+    """Windows of 12 hours begin on three days if clocks are set forward on the second one."""
+    for size in ("1 d", "12 h"):
+        text = LIMITED % ("", "1 per day")
+        told = said(explain(loads(text.replace("10 min", size))))
+        assert "a stay of three windows they can turn into at most 96:4" in told
+    told = said(explain(loads(LIMITED % (", slide: 5 min", "1 per day"))))
+    assert "three occurrences together they can turn into at most 96:4" in told
+
+
 @pytest.mark.parametrize(
     ("more", "spend", "text"),
     [

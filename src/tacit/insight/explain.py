@@ -703,8 +703,11 @@ def _queries(explained: Explanation, policy: PolicyMeaning) -> list[tuple[str, R
 def _private_rows(explained: Explanation, private: PrivateMeaning) -> Rows:
     odds, sliding = private.odds, explained.panes > 1
     three = 3 * private.epsilon
-    if private.horizon is not None:
-        three = min(three, 2 * private.horizon.epsilon)  # a stay may touch two horizons
+    # The first and the last of three windows begin two windows apart. Half a horizon is less than a
+    # day on which clocks are set forward; three occurrences may be on three days.
+    limited = private.horizon
+    if limited is not None and not sliding and 2 * explained.window <= limited.length // 2:
+        three = min(three, 2 * limited.epsilon)  # a stay may touch two horizons
     lasting = at_most(Fraction(1, 2), min(three, Fraction(_CERTAIN)))
     hidden = "whether, how often, when, with which attributes"
     about, stay = f"{_clean_text(private.name)} in one window", "a stay of three windows"
