@@ -183,14 +183,25 @@ def test_a_limit_that_ignores_the_zone_is_found(monkeypatch: Patch) -> None:
     assert paid("ann") == [*range(5), *range(24, 29)]
 
 
-def test_a_change_of_zone_takes_effect_when_the_day_ends() -> None:
-    """Until then the old zone counts: no second limit by moving."""
+def move_to_tokyo() -> None:
+    """A run in which ann's zone changes after 16 hours."""
     Path("people.csv").write_text(ZONED.replace("Asia/Tokyo", "Europe/Berlin"))
     run(LOCAL, both_on(48).filter(pl.col("at") < BEGIN + 16 * HOUR))
     Path("people.csv").write_text(ZONED)
     run(LOCAL, both_on(48))
+
+
+def test_a_change_of_zone_takes_effect_when_the_day_ends() -> None:
+    """Until then the old zone counts: no second limit by moving."""
+    move_to_tokyo()
     # At 16:00 UTC it is the next day in Tokyo already, and still the same in Berlin until 22:00.
     assert paid("ann") == [*range(5), *range(22, 27), *range(39, 44)]
+
+
+def test_a_change_of_zone_that_takes_effect_at_once_is_found(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(zones, "_find_end", lambda _zone, _horizon, moment: moment)
+    move_to_tokyo()
+    assert paid("ann") == [*range(5), *range(16, 21), *range(39, 44)]
 
 
 def test_an_unknown_zone_is_refused() -> None:
