@@ -110,6 +110,18 @@ def test_where_nothing_was_spent_the_page_says_so_instead_of_drawing_it(tmp_path
     assert "Spent in each horizon" not in text
 
 
+def test_where_windows_slide_odds_are_about_an_occurrence(tmp_path: Path) -> None:
+    length = "size: 1 min"
+    spec = specified(tmp_path, SPEC.replace(length, f"{length}, slide: 30 s"))
+    plan = tmp_path / "plan.json"
+    history = tuples(tmp_path / "in.csv", seed=1)
+    assert tacit("plan", spec, "--history", history, "-o", plan).exit_code == 0
+    assert tacit("report", plan, "-o", tmp_path / "report.html").exit_code == 0
+    text = re.sub(r"\s+", " ", Page((tmp_path / "report.html").read_text()).text)
+    assert "50:50 about one occurrence into" in text
+    assert "50:50 about one window" not in text
+
+
 def test_a_changed_ledger_is_told(folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / "spent.db"
     shutil.copy(folder / "spent.db", copy)

@@ -169,17 +169,18 @@ def _add_protection(page: ReportPage, meaning: Explanation, limits: Sequence[str
     ]
     head = ("private pattern", "events that are hidden", "subjects", "epsilon", "limit")
     text = f"<p>Every epsilon is for {escape(meaning.unit)}.</p>" + _table(head, rows, right={3})
+    about = "window" if meaning.panes == 1 else "occurrence"
     for one, limit in zip(meaning.private, limits, strict=True):
         odds = one.odds
         bound = "if nothing limits it" if limit is None else f"but the limit is {limit}"
         text += (
             f"<p><b>{escape(one.name)}.</b> Someone who knows everything else can turn a guess of"
-            f" 50:50 about one window into at most {odds.even}:{100 - odds.even}, and 1 in 100"
+            f" 50:50 about one {about} into at most {odds.even}:{100 - odds.even}, and 1 in 100"
             f" into at most {odds.rare} in 100. A day has {odds.windows_in_a_day:,} windows: for"
             " one subject and one private pattern epsilon"
             f" {escape(format_epsilon(odds.epsilon_in_a_day))} together, {escape(bound)}.</p>"
         )
-    text += _draw_odds(meaning.private)
+    text += _draw_odds(meaning.private, about)
     page.sections.append(("What is protected", text))
 
 
@@ -187,9 +188,9 @@ def _count_subjects(one: PrivateMeaning) -> str:
     return "all" if one.subjects is None else count(len(one.subjects), "subject")
 
 
-def _draw_odds(private: Sequence[PrivateMeaning]) -> str:
+def _draw_odds(private: Sequence[PrivateMeaning], about: str) -> str:
     bars = [(one.name, float(one.odds.even) / 100, f"{one.odds.even} in 100") for one in private]
-    title = "How sure someone can become about one window, who was 50:50 before"
+    title = f"How sure someone can become about one {about}, who was 50:50 before"
     return _draw_bars(title, bars, floor=0.5)
 
 
