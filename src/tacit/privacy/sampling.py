@@ -301,16 +301,8 @@ def add_symbols(
 
 @lean
 def decide(octets: NDArray[np.uint8], sums: NDArray[np.uint64], shift: np.uint64) -> np.int32:
-    """Look a number of eight bytes up among a row's running sums: how many are not above it."""
+    """Look a number of eight bytes up among a row's running sums."""
     number = np.uint64(0)
     for place in range(8):
         number = (number << np.uint64(8)) | np.uint64(octets[place])
-    number >>= shift
-    low, high = 0, len(sums)
-    while low < high:
-        middle = (low + high) // 2
-        if sums[middle] <= number:
-            low = middle + 1
-        else:
-            high = middle
-    return np.int32(low)
+    return np.int32(np.searchsorted(sums, number >> shift, side="right"))
