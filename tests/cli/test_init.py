@@ -85,6 +85,23 @@ def test_a_draft_waits_for_tuples_that_are_out_of_order(
     assert "refused" not in run.output, run.output
 
 
+def test_numbers_with_decimal_commas_are_no_subjects_and_unread_lines_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        f"{day:02}.03.2026 08:{minute:02};h{minute % 4};{minute},{day % 10};{'on' * (day % 2)}"
+        for day in range(1, 29)
+        for minute in range(0, 60, 5)
+    ]
+    text = "zeit;haus;grad;zustand\n" + "\n".join(rows) + '\n"a\nh1;20,5\n'
+    Path("germany.csv").write_text(text)
+    drafted = tacit("init", "germany.csv")
+    assert load("germany.yaml").streams["germany"].subject == "haus"
+    assert "grad is text, because its numbers have a decimal comma" in drafted.stdout
+    assert "2 lines of the file cannot be read; the first is line 338" in drafted.stdout
+
+
 @pytest.mark.parametrize(
     "name", ["sensors.csv", "german.csv", "sensors.parquet", "sensors.jsonl", "2nd try.csv"]
 )
@@ -171,11 +188,13 @@ def test_templates_are_valid(
     [
         ("a,b\n1,2\n", "no column that looks like times"),
         ("ts,home\n", "no rows"),
+        ('ts,home,note\n2026-01-01,a,"b\nc"\n', "line 2: a quote that is not closed on its line"),
+        ("ts,home\n2026-01-01,K\xfcche\n", "line 2: not UTF-8 text"),
         ("ts,home\n2026-01-01,a\n2026-01-02,a\n", "no column that conditions could be"),
     ],
 )
 def test_a_file_without_a_draft_gives_the_reason(text: str, why: str, tmp_path: Path) -> None:
-    (tmp_path / "in.csv").write_text(text)
+    (tmp_path / "in.csv").write_text(text, "latin-1")
     done = tacit("init", tmp_path / "in.csv", "-o", tmp_path / "draft.yaml")
     assert done.exit_code == 4
     assert why in done.stderr

@@ -167,7 +167,7 @@ def scenarios() -> Iterator[Scenario]:
     yield DEMO
 
 
-DEMO = Scenario("demo", "", options=("--taxis", "100", "--days", "2"), demo=True)
+DEMO = Scenario("demo", "", demo=True)
 
 
 def write_tuples(folder: Path) -> None:

@@ -26,6 +26,8 @@ from tacit.events.columntypes import convert_text, infer_type, to_column_type
 from tacit.events.streams import ColumnType, Stream
 from tacit.events.times import to_microseconds
 from tacit.patterns.conditions import KEYWORDS
+from tacit.pipeline.sources import Rejected
+from tacit.quantities import count
 
 SHARED_BY: Final = 3
 """The number of subjects that must have a value before a draft names it."""
@@ -156,9 +158,11 @@ _BOTH: Final = "  - {{name: both_seen, consumer: someone, pattern: {}}}\n"
 def draft_specification(path: Path) -> SpecificationDraft:
     """Draft a specification from the columns and the first rows of a file."""
     delimiter = _sniff_delimiter(path)
-    frame, textual = _read(path, delimiter)
+    frame, textual, refused = _read(path, delimiter)
+    unread = "" if not refused else f"the first is line {refused[0].place}: {refused[0].reason}"
     if not frame.height:
-        raise SourceError(f"{path} has no rows, so there is nothing to draft from")
+        why = f"no row that could be read ({unread})" if unread else "no rows"
+        raise SourceError(f"{path} has {why}, so there is nothing to draft from")
     time, options = _find_time(frame, path)
     stream = Stream(subject="", time=time, **_stream_options(options))
     subject = _find_subject(frame, time, path)
@@ -195,6 +199,14 @@ def draft_specification(path: Path) -> SpecificationDraft:
             f"{disorder}, so windows wait for late tuples: lateness {lateness}. If you sort the"
             f" file by {time}, {_LATENESS[0]} or less is enough"
         )
+    if unread:
+        found.guesses.append(f"{count(len(refused), 'line')} of the file cannot be read; {unread}")
+    for column in typed.columns:
+        if _has_decimal_commas(typed[column]):
+            found.guesses.append(
+                f"{column} is text, because its numbers have a decimal comma. To compare them,"
+                " write them with a point"
+            )
     rest = [column for column in typed.columns if column not in (longitude, latitude)]
     found.events = list(_draft_events(found, typed.select(rest), frame[subject], area))
     if not found.events:
@@ -224,21 +236,23 @@ def _sniff_delimiter(path: Path) -> str | None:
     return max(_DELIMITERS, key=fields)
 
 
-def _read(path: Path, delimiter: str | None) -> tuple[pl.DataFrame, bool]:
-    """Return the first rows, and whether all columns are text."""
+def _read(path: Path, delimiter: str | None) -> tuple[pl.DataFrame, bool, list[Rejected]]:
+    """Return the first rows, whether all columns are text, and which lines could not be read."""
     source = open_file(path)
     if delimiter is not None:
         source.separate_by(delimiter)
     names = source.first_keys() if isinstance(source, JsonLinesSource) else source.schema().names
     parts = []
     rows = 0
+    refused: list[Rejected] = []
     for batch in islice(source.batches(names), 100):
         parts.append(pl.DataFrame(batch.table))
+        refused += batch.rejected
         rows += len(parts[-1])
         if rows >= _ROWS:
             break
     frame = pl.concat(parts) if parts else pl.DataFrame(schema=dict.fromkeys(names, pl.String()))
-    return frame.head(_ROWS), source.textual
+    return frame.head(_ROWS), source.textual, refused
 
 
 def _stream_options(options: dict[str, str]) -> dict[str, str]:
@@ -293,7 +307,7 @@ def _find_subject(frame: pl.DataFrame, time: str, path: Path) -> str:
         if values.dtype == pl.String():
             kind = infer_type(values, Stream(subject="", time=""))
             whole = kind == "number" and not values.str.contains(".", literal=True).any()
-            text = kind == "text"
+            text = kind == "text" and not _has_decimal_commas(values)
         else:
             text = values.dtype == pl.Categorical()
         if text or (whole and named):
@@ -302,6 +316,17 @@ def _find_subject(frame: pl.DataFrame, time: str, path: Path) -> str:
     if not found:
         raise SourceError(f"{path} has no column of text or whole numbers that could name subjects")
     return min(found)[2]
+
+
+def _has_decimal_commas(values: pl.Series) -> bool:
+    """Return whether all values are numbers, and some have a decimal comma."""
+    if values.dtype != pl.String():
+        return False
+    filled = values.drop_nulls()
+    return bool(
+        filled.str.contains(r"^[+-]?[0-9]+(,[0-9]+)?$").all()
+        and filled.str.contains(",", literal=True).any()
+    )
 
 
 def _convert(frame: pl.DataFrame, textual: bool, stream: Stream, without: set[str]) -> pl.DataFrame:

@@ -391,15 +391,12 @@ def _add_integrity(page: ReportPage, verdict: Verdict) -> None:
 
 
 def _add_fine_print(page: ReportPage, meaning: Explanation | None) -> None:
-    promised = "" if meaning is None else _list(meaning.promised)
-    page.sections.append(
-        (
-            "What is promised, and what is not",
-            promised
-            + "<h3>Not promised</h3>"
-            + _list(f"{name}: {text}" for name, text in NOT_PROMISED.items()),
-        )
-    )
+    missing = _list(f"{name}: {text}" for name, text in NOT_PROMISED.items())
+    if meaning is None:
+        page.sections.append(("What is not promised", missing))
+        return
+    promised = _list(meaning.promised) + "<h3>Not promised</h3>" + missing
+    page.sections.append(("What is promised, and what is not", promised))
 
 
 def _list(items: Iterable[str]) -> str:

@@ -165,7 +165,7 @@ class EventBuffer:
             found = _choose(
                 piece.slots, piece.times, piece.masks.codes, piece.masks.table, piece.verdicts,
                 piece.runs, piece.offset, self._ordered, first, self._size, wanted, requested,
-                self._chosen[:, ends[-1] :], counts,
+                self._chosen, ends[-1], counts,
             )  # fmt: skip
             ends.append(ends[-1] + int(found))
         keys, starts = _to_starts(counts)
@@ -174,7 +174,7 @@ class EventBuffer:
         for piece, (begin, end) in zip(pieces, pairwise(ends), strict=True):
             _fill_buckets(
                 piece.times, piece.masks.codes, piece.masks.table, self._ordered,
-                self._chosen[:, begin:end], counts, times, masks,
+                self._chosen, begin, end, counts, times, masks,
             )  # fmt: skip
         _sort_each(starts, times, masks)
         return keys, EventLists(starts, times, masks)
@@ -302,15 +302,17 @@ def _choose(
     wanted: NDArray[np.bool_],
     requested: NDArray[np.bool_],
     chosen: NDArray[np.uint32],
+    place: int,
     counts: NDArray[np.int64],
 ) -> np.uint64:
-    """Choose the tuples that are requested; write their numbers and keys, and count them.
+    """Choose the tuples that are requested; write their numbers and keys from `place` on.
 
-    A key is the window and the slot as one number. `wanted` are the slots that are requested in
-    any window: often few, so that most tuples are skipped first. Returns how many tuples were
-    chosen.
+    They are counted by key. A key is the window and the slot as one number. `wanted` are the slots
+    that are requested in any window: often few, so that most tuples are skipped first. Returns how
+    many tuples were chosen.
     """
-    found, numbers, keys, width = np.uint64(0), chosen[0], chosen[1], len(wanted)
+    found, width = np.uint64(0), len(wanted)
+    numbers, keys = chosen[0, place:], chosen[1, place:]
     windows, start = len(requested) // width, first * size
     span = np.uint64(windows * size)
     window_start, window_key = np.int64(start), np.uint64(0)
@@ -363,12 +365,14 @@ def _fill_buckets(
     masks: NDArray[np.uint64],
     ordered: NDArray[np.uint64],
     chosen: NDArray[np.uint32],
+    begin: int,
+    end: int,
     places: NDArray[np.int64],
     to_times: NDArray[np.int64],
     to_masks: NDArray[np.uint64],
 ) -> None:
-    """Write the chosen tuples into their buckets."""
-    numbers, keys = chosen[0], chosen[1]
+    """Write the tuples that were chosen from `begin` to `end` into their buckets."""
+    numbers, keys = chosen[0, begin:end], chosen[1, begin:end]
     for n in range(len(numbers)):
         i, key = np.uint64(numbers[n]), np.uint64(keys[n])
         place = np.uint64(places[key])
