@@ -43,13 +43,13 @@ class KeyTable:
 
     @property
     def places(self) -> NDArray[np.int32]:
-        """The number of each key at its place, by key or by hash; for keys of one word."""
-        return self._direct if len(self._direct) else self._table
+        """The number of each key at the place of its hash."""
+        return self._table
 
     @property
     def largest_hash(self) -> int:
-        """The last place if keys are hashed; 0 if a key is its own place."""
-        return 0 if len(self._direct) else len(self._table) - 1
+        """The last place."""
+        return len(self._table) - 1
 
     def add(self, keys: NDArray[np.uint64]) -> None:
         """Add distinct keys that are not in the table yet."""

@@ -33,6 +33,10 @@ _USUAL_WORDS = 12
 """Random words that nearly always decide all 64 lanes; more are drawn if necessary."""
 _NO_ROW = -1
 """Returned in place of the number of draws if a row does not exist."""
+NO_CELL = ~np.uint64(0)
+"""Larger than every cell."""
+_HALF_WORD = np.uint64(32)
+_LOW = np.uint64(2**32 - 1)
 
 
 class Sampler:
@@ -74,7 +78,7 @@ class Sampler:
 
     @property
     def tables(self) -> tuple[NDArray[np.int8], NDArray[np.uint64], NDArray[np.uint64]]:
-        """What `add_symbols` needs: the guide, the running sums and the shifts of all rows."""
+        """What draws need: the guide, the running sums and the shifts of all rows."""
         return self._guide, self._sums, self._shifts
 
     def sample(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
@@ -206,23 +210,25 @@ def _stack_sums(above: NDArray[np.uint64], below: NDArray[np.uint64]) -> NDArray
 def join_tables(
     samplers: Sequence[Sampler],
 ) -> tuple[NDArray[np.int8], NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return the tables of several samplers, one after the other."""
+    """Return the tables of several samplers, one after the other.
+
+    The guide has one more row, which always gives symbol 0.
+    """
     guides, sums, shifts = zip(*(one.tables for one in samplers), strict=True)
-    return np.concatenate(guides), reduce(_stack_sums, sums), np.concatenate(shifts)
+    guide = np.concatenate([*guides, np.zeros((1, 256), np.int8)])
+    return guide, reduce(_stack_sums, sums), np.concatenate(shifts)
 
 
 def _running_sums(channels: Sequence[Channel]) -> NDArray[np.uint64]:
     """Return `[row][symbol]`: the sum of a row up to and including a symbol, padded."""
     width = max(channel.table.shape[1] for channel in channels)
-    sums = np.empty((sum(len(channel.table) for channel in channels), width), np.uint64)
+    sums = np.zeros((sum(len(channel.table) for channel in channels), width), np.uint64)
     begin = 0
     for channel in channels:
         rows, symbols = channel.table.shape
-        part = sums[begin : begin + rows]
-        np.cumsum(channel.table, axis=1, dtype=np.uint64, out=part[:, :symbols])
-        part[:, symbols:] = np.uint64(2**channel.bits)
+        sums[begin : begin + rows, :symbols] = channel.table
         begin += rows
-    return sums
+    return np.cumsum(sums, axis=1, out=sums)
 
 
 @compiled
@@ -270,32 +276,37 @@ def _look_up(
     return done
 
 
+def make_cells(rows: NDArray[np.int64], entries: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return cells for `draw_entries`: the row to draw from, and the entry of its first symbol."""
+    return (rows.astype(np.uint64) << _HALF_WORD) | entries.astype(np.uint64)
+
+
 @lean
-def add_symbols(
-    rows: NDArray[np.int64],
-    places: NDArray[np.uint64],
-    codes: NDArray[np.int32],
+def draw_entries(
+    cells: NDArray[np.uint64],
     octets: NDArray[np.uint8],
     used: int,
     guide: NDArray[np.int8],
     sums: NDArray[np.uint64],
     shifts: NDArray[np.uint64],
+    entries: NDArray[np.int32],
 ) -> int:
-    """Draw from each row, and add the symbol to the code at its place.
+    """Draw from the row of each cell, and write the cell's entry plus the symbol.
 
-    Random bytes are taken from number `used` on; there must be eight for each row. Return the
-    number of the next one. The loop is not shared with `_look_up`: passing arrays to a common step
-    for each draw took three times as long.
+    A cell with the number of rows for its row takes no random byte. Bytes are taken from number
+    `used` on; there must be eight for each cell. Return the number of the next one. The loop is not
+    shared with `_look_up`: passing arrays to a common step for each draw took three times as long.
     """
-    for n in range(len(rows)):
-        row = np.uint64(rows[n])  # an unsigned index cannot count from the end: fewer comparisons
+    rows = np.uint64(len(shifts))
+    for n in range(len(cells)):
+        row = cells[n] >> _HALF_WORD  # an unsigned index cannot count from the end
         symbol = np.int32(guide[row, octets[np.uint64(used)]])
         if symbol == _OPEN:
             symbol = decide(octets[used : used + 8], sums[row], shifts[row])
             used += 8
         else:
-            used += 1
-        codes[places[n]] += symbol
+            used += int(row < rows)
+        entries[n] = np.int32(cells[n] & _LOW) + symbol
     return used
 
 

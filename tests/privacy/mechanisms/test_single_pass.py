@@ -19,7 +19,7 @@ from tacit.privacy.mechanisms.optimal import single_pass
 from tacit.privacy.mechanisms.optimal.single_pass import SinglePass
 from tacit.privacy.noise import Noise
 from tacit.privacy.randomness import RandomSource, SeededSource
-from tacit.privacy.sampling import Sampler, add_symbols
+from tacit.privacy.sampling import Sampler, draw_entries, join_tables, make_cells
 from tacit.spec.specification import Specification
 from tests.longer import longer
 
@@ -167,17 +167,22 @@ def test_a_draw_that_its_first_byte_does_not_decide_takes_eight(seed: int) -> No
     octets = rng.integers(0, 256, 1024).astype(np.uint8)
     edges = np.cumsum(table, axis=1)
     octets[rng.random(1024) < 0.7] = int(edges[0, 0]) >> 55
-    codes = np.full(64, 7, np.int32)
-    places = rng.permutation(64).astype(np.uint64)
-    used = add_symbols(rows, places, codes, octets, 3, *sampler.tables)
+    rows[rng.random(64) < 0.2] = sampler.rows
+    firsts = rng.integers(0, 100, 64)
+    entries = np.empty(64, np.int32)
+    tables = join_tables([sampler])
+    used = draw_entries(make_cells(rows, firsts), octets, 3, *tables, entries)
     at = 3
-    for row, place in zip(rows, places, strict=True):
+    for row, first_entry, entry in zip(rows, firsts, entries, strict=True):
+        if row == sampler.rows:  # nothing to draw: no byte is used
+            assert entry == first_entry
+            continue
         low = int(octets[at]) << 55
         first, last = (int((edges[row] <= n).sum()) for n in (low, low + 2**55 - 1))
         number = int.from_bytes(octets[at : at + 8].tobytes(), "big") >> 1
         symbol = first if first == last else int((edges[row] <= number).sum())
         at += 1 if first == last else 8
-        assert codes[place] == 7 + symbol
+        assert entry == first_entry + symbol
     assert used == at
 
 

@@ -8,8 +8,9 @@ This depends on public events only, and so does the time that it takes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -84,6 +85,8 @@ class ContextTables(NamedTuple):
     codes: NDArray[np.int32]
     """`[context]`: its first code, or -1."""
     sampler: Sampler
+    contexts: NDArray[np.int32]
+    """`[entry]`: its context."""
     answers: NDArray[np.uint64]
     """`[entry]`: the answers of all parts as bits."""
     chances: NDArray[np.float64]
@@ -113,6 +116,7 @@ class Contexts:
         self._thresholds = thresholds
         self._words = -(-self.parts // 64)
         self.sampler = noise.new_sampler()
+        self._book_sampler = noise.new_sampler()
         self._keys = KeyTable(max(1, -(-self._signals // 64)), self._signals)
         self._most_blocks = 1
         nothing, zero = np.empty(0, np.int64), np.zeros(1, np.int64)
@@ -132,7 +136,7 @@ class Contexts:
         self._known: dict[int, NDArray[np.float64]] = {}
         self._contexts: list[Context] = []
         self._prices: dict[tuple[Claim, ...], NDArray[np.int64]] = {}
-        self._book = BookDraws(channels, book, self.sampler, thresholds)
+        self._planned_book = book
         self._new = NewContexts(channels) if design else None
         if planned:
             packed = np.frombuffer(b"".join(planned), np.uint8).reshape(len(planned), -1)
@@ -264,6 +268,12 @@ class Contexts:
                 self._book.answer(other, drawn.signals, drawn.codes, own)
                 words[other] |= own[other, 0] << np.uint64(begin)
 
+    @cached_property
+    def _book(self) -> BookDraws:
+        """What serves contexts without channels of their own; most runs need none."""
+        given = self.channels, self._planned_book, self._book_sampler
+        return BookDraws(*given, self._thresholds)
+
     @property
     def table_sizes(self) -> tuple[int, int]:
         """The number of codes, and of contexts with channels of their own."""
@@ -287,11 +297,13 @@ class Contexts:
             [design.channel.table.shape[1] for c in self._contexts for _, design in c.blocks],
         ).astype(np.int64)
         sure = np.stack([self._sure(part)[:-1] for part in range(self.parts)], axis=1)
+        numbers = np.append(owners, np.arange(len(decided)))
         return ContextTables(
             self._keys,
             self._direct[:-1],
             self._code[:-1],
             self.sampler,
+            numbers.astype(np.int32),
             np.concatenate([self._readings[:, 0] | decided[owners], decided]),
             np.concatenate([self._posterior[:-1], sure]),
         )
@@ -328,7 +340,8 @@ class Contexts:
         blocks = [block for context in contexts for block in context.blocks]
         counts = [len(context.blocks) for context in contexts]
         decided = np.array([context.decided for context in contexts], np.bool_)
-        self._append_blocks(blocks, decided.repeat(counts, axis=0), np.repeat(counts, counts))
+        if blocks:
+            self._append_blocks(blocks, decided.repeat(counts, axis=0), np.repeat(counts, counts))
         self._blocks.blocks = np.append(
             self._blocks.blocks, self._blocks.blocks[-1] + np.cumsum(counts, dtype=np.int64)
         )
@@ -343,19 +356,18 @@ class Contexts:
         values = np.arange(1 << self._width)
         rows = np.full((len(contexts), len(values)), _NONE, np.int64)
         codes = np.full(len(contexts), _NONE, np.int32)
-        choices: dict[tuple[int, ...], NDArray[np.int64]] = {}
+        alike: dict[tuple[int, ...], list[int]] = {}
         for place, context in enumerate(contexts):
             if len(context.blocks) == 1:
-                number = self._blocks.blocks[first + place]
-                block, _ = context.blocks[0]
-                choice = choices.get(block.variables)
-                if choice is None:
-                    choice = np.zeros_like(values)
-                    for n, variable in enumerate(block.variables):
-                        choice |= ((values >> variable) & 1) << n
-                    choices[block.variables] = choice
-                rows[place] = self._blocks.first_row[number] + block.place[choice]
-                codes[place] = self._blocks.first_code[number]
+                alike.setdefault(context.blocks[0][0].variables, []).append(place)
+        for variables, own in alike.items():
+            choice = np.zeros_like(values)
+            for n, variable in enumerate(variables):
+                choice |= ((values >> variable) & 1) << n
+            numbers = self._blocks.blocks[first + np.array(own)]
+            places = np.stack([contexts[place].blocks[0][0].place for place in own])
+            rows[own] = self._blocks.first_row[numbers, np.newaxis] + places[:, choice]
+            codes[own] = self._blocks.first_code[numbers]
         self._direct = _append_rows(self._direct, rows)
         self._code = _append_rows(self._code, codes)
 
@@ -379,25 +391,22 @@ class Contexts:
         tables.first_variable = np.append(
             tables.first_variable, tables.first_variable[-1] + np.cumsum(counts, dtype=np.int64)
         )
-        tables.variables = np.concatenate(
-            [tables.variables, *(np.array(block.variables, np.int64) for block, _ in blocks)]
-        )
+        variables = [variable for block, _ in blocks for variable in block.variables]
+        tables.variables = np.append(tables.variables, np.array(variables, np.int64))
         tables.places = np.concatenate([tables.places, *(block.place for block, _ in blocks)])
         self._codes += sum(widths)
         # In a context of several blocks, a symbol says nothing about the parts of other blocks.
         known = np.where((counts_of_blocks == 1)[:, np.newaxis], decided, np.nan)
         posterior = known.repeat(widths, axis=0)
         readings = np.zeros(posterior.shape, np.bool_)
-        for (block, design), begin in zip(blocks, _begins(0, widths).tolist(), strict=True):
-            parts, columns = np.array(block.parts), np.array(block.columns)
-            own = slice(begin, begin + len(design.posterior))
-            posterior[own, parts] = design.posterior[:, columns]
-            if self._thresholds is None:
-                readings[own, parts] = self._read_literally(block, design)[:, columns]
-            else:
-                readings[own, parts] = True
-        if self._thresholds is not None:
-            readings &= posterior >= self._thresholds
+        told = [design.posterior for _, design in blocks]
+        rows, parts, places = _find_places([block for block, _ in blocks], told)
+        posterior[rows, parts] = _join(told)[places]
+        if self._thresholds is None:
+            answers = [self._read_literally(block, design) for block, design in blocks]
+            readings[rows, parts] = _join(answers)[places]
+        else:
+            readings[rows, parts] = posterior[rows, parts] >= self._thresholds[parts]
         self._readings = np.concatenate([self._readings, pack_rows(readings)])
         self._posterior = _append_rows(self._posterior, posterior)
 
@@ -419,12 +428,41 @@ class Contexts:
         return np.array([self._rows[id(d.channel)] for d in designs], np.int64)
 
 
+def _find_places(
+    blocks: list[ChannelBlock], told: list[NDArray[np.float64]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return each symbol of each block with each part, and its place in `_join(told)`.
+
+    Symbols are numbered over all blocks; `told` is a table `[symbol][column]` for each block.
+    """
+    parts = np.array([part for block in blocks for part in block.parts], np.int64)
+    columns = np.array([column for block in blocks for column in block.columns], np.int64)
+    counts = np.array([len(block.parts) for block in blocks], np.int64)
+    heights = np.array([len(table) for table in told], np.int64)
+    widths = np.array([table.shape[1] for table in told], np.int64)
+    owner, _ = _count_up(heights)
+    rows, n = _count_up(counts[owner])
+    part = _begins(0, counts)[owner[rows]] + n
+    return rows, parts[part], _begins(0, widths[owner])[rows] + columns[part]
+
+
+def _count_up(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return for each element of consecutive ranges the range, and its place there."""
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    return owner, np.arange(len(owner)) - _begins(0, lengths)[owner]
+
+
+def _join(tables: Sequence[NDArray[_Number]]) -> NDArray[_Number]:
+    """Return the entries of several tables, one after the other."""
+    return np.concatenate([table.reshape(-1) for table in tables])
+
+
 def _append_rows(array: NDArray[_Number], more: NDArray[_Number]) -> NDArray[_Number]:
     """Append rows before the last one."""
     return np.concatenate([array[:-1], more, array[-1:]])
 
 
-def _begins(first: int, lengths: list[int]) -> NDArray[np.int64]:
+def _begins(first: int, lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the beginnings of consecutive ranges of these lengths."""
     return first + np.cumsum([0, *lengths], dtype=np.int64)[:-1]
 

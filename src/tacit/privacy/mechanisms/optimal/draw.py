@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -102,7 +102,7 @@ class ChannelProtector(Protector):
                 for contexts, (signals, variables) in inputs
             ]
         )
-        certainty = self._make_certainty(drawn, windows, slots)
+        certainty = self._make_certainty(drawn.__getitem__, windows, slots)
         parts = self._answers(drawn, windows, slots, own)
         for component, (queries, numbers) in enumerate(self._single):
             result[:, queries] = parts[component][:, numbers]
@@ -112,7 +112,10 @@ class ChannelProtector(Protector):
         return result, certainty
 
     def _make_certainty(
-        self, drawn: Sequence[DrawnSymbols], windows: WindowBits, slots: NDArray[np.int64]
+        self,
+        drawn: Callable[[int], DrawnSymbols],
+        windows: WindowBits,
+        slots: NDArray[np.int64],
     ) -> SymbolCertainty:
         return SymbolCertainty(self._contexts, drawn, self._questions, len(windows.bits), slots)
 
@@ -183,7 +186,8 @@ class SymbolCertainty(Certainty):
     """The symbols drawn for each component, for some of the subjects."""
 
     contexts: Sequence[Contexts]
-    drawn: Sequence[DrawnSymbols]
+    drawn: Callable[[int], DrawnSymbols]
+    """The symbols of a component."""
     questions: Sequence[Question]
     windows: int
     slots: NDArray[np.int64]
@@ -204,7 +208,7 @@ class SymbolCertainty(Certainty):
 
     def _part(self, component: int, windows: slice, own: slice) -> DrawnSymbols:
         """Return the symbols of some windows and subjects."""
-        drawn = self.drawn[component]
+        drawn = self.drawn(component)
         if windows == own == slice(None):
             return drawn
         shape = (self.windows, len(self.slots))

@@ -5,13 +5,14 @@ at most one block, and the columns and the parts of all components fit into a wo
 other cases `ChannelProtector` takes one step after the other; the answers have the same law.
 
 An *entry* is a row of the decoding tables: one for each code of a component, and one for each of
-its contexts, where no symbol is drawn.
+its contexts, where no symbol is drawn. A *cell* says what to do for a context and the values of its
+variables: the row to draw from, and the entry of the row's first symbol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -27,11 +28,16 @@ from tacit.privacy.keys import find_keys
 from tacit.privacy.mechanisms.mechanism import Columns
 from tacit.privacy.mechanisms.optimal.contexts import Contexts, ContextTables, DrawnSymbols
 from tacit.privacy.randomness import RandomSource
-from tacit.privacy.sampling import Sampler, add_symbols, join_tables
+from tacit.privacy.sampling import NO_CELL, Sampler, draw_entries, join_tables, make_cells
 
 Whole = NDArray[np.int64]
+Words = NDArray[np.uint64]
+Chances = NDArray[np.float64]
 
 _WORD = 64
+_WORDS = 8
+"""Words of subjects at a time: loops take long to begin, and their arrays stay in the cache."""
+_BLOCK = _WORDS * _WORD
 _LONGEST = 8
 """The random bytes that a draw needs at most."""
 _UNKNOWN = -1
@@ -42,63 +48,90 @@ _MOST_FAILURES = 6
 """After so many failures in a row, the number of calls until the next attempt grows no more."""
 _FEWEST = 1 << 16
 """A thread takes at least so many subjects and windows: for fewer it takes longer to start."""
+_NARROW = 12
+"""Cells are tabulated by key and values if these have at most so many bits."""
+_LANE = 16
+"""The bits of a score. From half of their values on, the answer is yes."""
+_LANES = _WORD // _LANE
+_HALF = 1 << (_LANE - 1)
 
 
 class _Components(NamedTuple):
     """The tables of all components, one after the other, and where each component's begin."""
 
-    key_bits: NDArray[np.uint64]
+    key_bits: Words
     """`[component]`: the bits of a context's key; those of the private variables follow them."""
-    value_bits: NDArray[np.uint64]
+    value_bits: Words
+    cells: Words
+    """By key and values, or, if keys are hashed, by the number of the context and values."""
+    first_cell: Words
+    hashed: Words
+    """`[component]`: the largest place in a table of hashes; 0 if keys are not hashed."""
     keys: NDArray[np.int32]
-    """The number of each context by its key, or by the hash of its key."""
+    """The number of each context by the hash of its key."""
     first_key: Whole
-    hashed: NDArray[np.uint64]
-    """`[component]`: the largest place in a table of hashes; 0 if the key is the place."""
-    known: NDArray[np.uint64]
+    known: Words
     """The keys of all contexts."""
     first_known: Whole
-    rows: Whole
-    """The row to draw from, by context and values of the variables."""
-    first_row: Whole
-    codes: NDArray[np.int32]
-    """`[context]`: its first code."""
     guide: NDArray[np.int8]
-    sums: NDArray[np.uint64]
-    shifts: NDArray[np.uint64]
+    sums: Words
+    shifts: Words
 
 
 class _Entries(NamedTuple):
     """What all entries say, one component after the other."""
 
-    answers: NDArray[np.uint64]
+    answers: Words
     """`[entry]`: the answers of the parts, at the bits of their component."""
-    chances: NDArray[np.float64]
-    """For each entry, how likely each part of its component is."""
-    codes_of: Whole
-    """`[component]`: the number of codes."""
-    first_entry: Whole
+    chances: Chances
+    """For each part, how likely it is by the entries of its component."""
     first_chance: Whole
-    widths: Whole
-    """`[component]`: the number of parts."""
+    """`[part]`: where its chances begin, less the number of entries before its component's."""
 
 
 class _Questions(NamedTuple):
-    """How the answers of queries follow from the parts."""
+    """How the answers of queries follow from entries. Parts are numbered over all components."""
 
     parts: int
     single: Whole
     """The queries with one part."""
     bits: Whole
-    """For each of them the bit of its part."""
+    """For each of them its part."""
+    scored: Whole
+    """Queries with two parts: the answer is yes if the scores of both entries add up to half."""
+    scores: Words
+    """`[group][entry]`: a lane for each of several queries."""
+    scoring: NDArray[np.bool_]
+    """`[group][component]`: whether a component's entries have scores."""
     several: Whole
-    """The queries with parts in several components."""
+    """All other queries with parts in several components."""
     terms: Whole
-    """Their parts, one after the other: component and number."""
+    """Their parts, one after the other: component and part."""
     first_term: Whole
     every: NDArray[np.bool_]
     """Whether all parts are needed."""
-    thresholds: NDArray[np.float64]
+    thresholds: Chances
+
+
+class _PassTables(NamedTuple):
+    """All tables of a pass, and what entries mean as symbols."""
+
+    components: _Components
+    entries: _Entries
+    questions: _Questions
+    contexts: Sequence[NDArray[np.int32]]
+    """For each component, the context of each of its entries."""
+    codes: Sequence[int]
+    """For each component, the number of its codes: its first entries."""
+    first_entry: Sequence[int]
+
+    def find_symbols(self, entries: NDArray[np.int32], component: int) -> DrawnSymbols:
+        """Return the symbols of a component, given the entries of all."""
+        own = entries[component] - np.int32(self.first_entry[component])
+        codes = np.where(own < self.codes[component], own, np.int32(-1))
+        nothing = np.empty((len(own), 0), np.uint64)
+        contexts = self.contexts[component][own]
+        return DrawnSymbols(contexts, codes.reshape(-1, 1), nothing, np.empty(0, np.int64))
 
 
 class SinglePass:
@@ -112,24 +145,24 @@ class SinglePass:
         self,
         contexts: Sequence[Contexts],
         questions: Sequence[Question],
-        thresholds: NDArray[np.float64] | None,
+        thresholds: Chances | None,
         signals: Sequence[list[int]],
         variables: Sequence[list[int]],
     ) -> None:
         self._contexts = contexts
-        begins = np.cumsum([0, *(one.parts for one in contexts)])
-        self._begins = begins[:-1]
-        self._questions = _list_questions(questions, thresholds, begins)
+        self._questions = questions
+        self._thresholds = np.empty(0) if thresholds is None else thresholds
+        self._begins = np.cumsum([0, *(one.parts for one in contexts)])
         pairs = [*zip(signals, variables, strict=True)]
         self._columns = np.array([n for one, other in pairs for n in [*one, *other]], np.int64)
-        self._widths = np.array([(len(one), len(two)) for one, two in pairs], np.uint64)
+        self._widths = [(len(one), len(other)) for one, other in pairs]
         # A sampler of another kind, which tests have, draws in its own way.
         usual = all(type(one.sampler) is Sampler and one.sampler.private for one in contexts)
-        fits = 0 < begins[-1] <= _WORD and len(self._columns) <= _WORD
-        literal = thresholds is None and len(self._questions.several)
+        fits = 0 < self._begins[-1] <= _WORD and len(self._columns) <= _WORD
+        literal = thresholds is None and any(len(question.parts) > 1 for question in questions)
         self._usable = bool(usual and fits and not literal)
         self._sizes: list[tuple[int, int]] = []
-        self._tables: tuple[_Components, _Entries] | None = None
+        self._tables: _PassTables | None = None
         self._failures = 0
         self._calls_to_skip = 0
         """How many calls are answered in single steps before the next attempt."""
@@ -140,12 +173,12 @@ class SinglePass:
         slots: int,
         source: RandomSource,
         workers: Workers,
-        result: NDArray[np.uint64],
-    ) -> list[DrawnSymbols] | None:
+        result: Words,
+    ) -> Callable[[int], DrawnSymbols] | None:
         """Write `result[window][query][word]` for queries about private events.
 
-        Return the symbols, or None if this is not the usual case. Whether it is depends only on
-        public events; symbols that were drawn until then are forgotten.
+        Return what gives the symbols of a component, or None if this is not the usual case. Whether
+        it is depends only on public events; symbols that were drawn until then are forgotten.
         """
         if not self._usable:
             return None
@@ -155,22 +188,20 @@ class SinglePass:
         tables = self._find_tables(len(bits) * slots)
         if tables is None:
             return None
-        numbers = allocate((len(self._contexts), len(bits) * slots), np.int32)
-        codes = allocate(numbers.shape, np.int32)
-        given: tuple[Any, ...] = (*tables[0], *tables[1], *self._questions, numbers, codes, result)
+        entries = allocate((len(self._contexts), len(bits) * slots), np.int32)
+        joined = *tables.components, *tables.entries, *tables.questions
+        given: tuple[Any, ...] = (*joined, entries, result)
 
         def draw(unit: int, last: int) -> int:
-            """Draw for the words of subjects up to the last; random bytes are asked for at need."""
+            """Draw for blocks of subjects up to the last; random bytes are asked for at need."""
             share, number = _FIRST_SHARE, len(self._contexts)
             room: tuple[Any, ...] = (
-                np.empty((3, _WORD), np.uint64),
-                np.empty((number, _WORD), np.int64),
-                np.empty(_WORD, np.int64),
-                np.empty(_WORD, np.float64),
+                np.empty((3, _BLOCK), np.uint64),
+                np.empty(_BLOCK),
                 np.empty(number, np.int64),
             )
             while 0 <= unit < last:
-                size = _WORD * _LONGEST + int(share * _WORD * (last - unit))
+                size = _BLOCK * _LONGEST + int(share * _BLOCK * (last - unit))
                 octets = [source.draw_octets(size) for _ in self._contexts]
                 unit = _draw(
                     bits,
@@ -185,7 +216,7 @@ class SinglePass:
                 share = _LONGEST
             return unit
 
-        units = len(bits) * bits.shape[2]
+        units = len(bits) * -(-bits.shape[2] // _WORDS)
         stretches = max(1, min(workers.threads, len(bits) * slots // _FEWEST))
         edges = pairwise(np.linspace(0, units, stretches + 1).astype(int).tolist())
         if min(workers.run([partial(draw, *edge) for edge in edges])) < 0:
@@ -195,81 +226,131 @@ class SinglePass:
         self._failures = 0
         for one in self._contexts:
             one.pass_windows(len(bits) * slots)
-        nothing = np.empty((len(bits) * slots, 0), np.uint64)
-        other = np.empty(0, np.int64)
-        return [
-            DrawnSymbols(own, drawn.reshape(-1, 1), nothing, other)
-            for own, drawn in zip(numbers, codes, strict=True)
-        ]
+        return cache(partial(tables.find_symbols, entries))
 
-    def _find_tables(self, rows: int) -> tuple[_Components, _Entries] | None:
+    def _find_tables(self, rows: int) -> _PassTables | None:
         """Return the tables, or None if there are none or they are large for so few rows."""
         sizes = [one.table_sizes for one in self._contexts]
         if self._tables is None or sizes != self._sizes:
             known = sum(one.sampler.rows for one in self._contexts)
             if known > rows or not all(one.has_single_blocks for one in self._contexts):
                 return None
-            found = [one.list_tables() for one in self._contexts]
-            self._tables = _join_components(found, self._widths), self._join_entries(found)
+            self._tables = self._join([one.list_tables() for one in self._contexts])
             self._sizes = sizes
         return self._tables
 
-    def _join_entries(self, found: Sequence[ContextTables]) -> _Entries:
+    def _join(self, found: Sequence[ContextTables]) -> _PassTables:
+        first_entry = _find_begins([len(one.answers) for one in found])
+        return _PassTables(
+            self._join_components(found, first_entry),
+            self._join_entries(found, first_entry),
+            self._list_questions(found, first_entry),
+            [one.contexts for one in found],
+            [len(one.answers) - len(one.codes) for one in found],
+            first_entry.tolist(),
+        )
+
+    def _join_components(self, found: Sequence[ContextTables], first_entry: Whole) -> _Components:
+        samplers = [one.sampler for one in found]
+        first_row = _find_begins([sampler.rows for sampler in samplers])
+        rows = sum(sampler.rows for sampler in samplers)
+        cells, hashed = [], []
+        for one, (keys, values), row, entry in zip(
+            found, self._widths, first_row.tolist(), first_entry.tolist(), strict=True
+        ):
+            closed = len(one.answers) - len(one.codes) + np.arange(len(one.codes))
+            first = entry + np.where(one.codes < 0, closed, one.codes)
+            own = np.where(one.rows < 0, rows, one.rows + row)
+            made = make_cells(own, first[:, np.newaxis])
+            narrow = keys + values <= _NARROW
+            if narrow:
+                every = np.arange(1 << keys, dtype=np.uint64)[:, np.newaxis]
+                made = np.append(made, np.full((1, made.shape[1]), NO_CELL), axis=0)
+                made = made[one.keys.look_up(every)].T
+            cells.append(made.reshape(-1))
+            hashed.append(0 if narrow else one.keys.largest_hash)
+        return _Components(
+            np.array([keys for keys, _ in self._widths], np.uint64),
+            np.array([values for _, values in self._widths], np.uint64),
+            np.concatenate(cells),
+            _find_begins(list(map(len, cells))).astype(np.uint64),
+            np.array(hashed, np.uint64),
+            np.concatenate([one.keys.places for one in found]),
+            _find_begins([len(one.keys.places) for one in found]),
+            np.concatenate([one.keys.known[:, 0] for one in found]),
+            _find_begins([len(one.keys.known) for one in found]),
+            *join_tables(samplers),
+        )
+
+    def _join_entries(self, found: Sequence[ContextTables], first_entry: Whole) -> _Entries:
         shifts = self._begins.astype(np.uint64)
-        answers = [one.answers << shift for one, shift in zip(found, shifts, strict=True)]
+        sizes = [one.chances.shape[0] for one in found for _ in range(one.chances.shape[1])]
+        before = np.repeat(first_entry, [one.chances.shape[1] for one in found])
         return _Entries(
-            np.concatenate(answers),
-            np.concatenate([one.chances.reshape(-1) for one in found]),
-            np.array([len(one.answers) - len(one.codes) for one in found], np.int64),
-            _find_begins(answers),
-            _find_begins([one.chances.reshape(-1) for one in found]),
-            np.array([one.parts for one in self._contexts], np.int64),
+            np.concatenate([one.answers << n for one, n in zip(found, shifts, strict=False)]),
+            np.concatenate([one.chances.T.reshape(-1) for one in found]),
+            _find_begins(sizes) - before,
+        )
+
+    def _list_questions(self, found: Sequence[ContextTables], first_entry: Whole) -> _Questions:
+        asked = [question.parts for question in self._questions]
+        owns = [slice(n, n + len(one.answers)) for n, one in zip(first_entry, found, strict=True)]
+        two = [query for query, terms in enumerate(asked) if len(terms) == 2]
+        scores = np.zeros((-(-len(two) // _LANES), owns[-1].stop), np.uint64)
+        scoring = np.zeros((len(scores), len(found)), np.bool_)
+        scored: list[int] = []
+        for query in sorted(two, key=lambda query: asked[query]):  # those alike share a group
+            one, other = (found[component].chances[:, part] for component, part in asked[query])
+            every = self._questions[query].every
+            made = _score(one, other, self._thresholds[query], every=every)
+            if made is not None:
+                group, lane = divmod(len(scored), _LANES)
+                for (component, _), score in zip(asked[query], made, strict=True):
+                    scores[group, owns[component]] += score << np.uint64(_LANE * lane)
+                    scoring[group, component] = True
+                scored.append(query)
+        single = [query for query, terms in enumerate(asked) if len(terms) == 1]
+        several = [q for q, terms in enumerate(asked) if len(terms) > 1 and q not in scored]
+        terms = [(c, self._begins[c] + part) for query in several for c, part in asked[query]]
+        return _Questions(
+            int(self._begins[-1]),
+            np.array(single, np.int64),
+            np.array([self._begins[c] + part for q in single for c, part in asked[q]], np.int64),
+            np.array(scored, np.int64),
+            scores,
+            scoring,
+            np.array(several, np.int64),
+            np.array(terms, np.int64).reshape(-1, 2),
+            np.cumsum([0, *(len(asked[query]) for query in several)]),
+            np.array([self._questions[query].every for query in several], np.bool_),
+            self._thresholds[several],
         )
 
 
-def _list_questions(
-    questions: Sequence[Question], thresholds: NDArray[np.float64] | None, begins: Whole
-) -> _Questions:
-    parts = [question.parts for question in questions]
-    single = [query for query, found in enumerate(parts) if len(found) == 1]
-    several = [query for query, found in enumerate(parts) if len(found) > 1]
-    return _Questions(
-        int(begins[-1]),
-        np.array(single, np.int64),
-        np.array([begins[parts[q][0][0]] + parts[q][0][1] for q in single], np.int64),
-        np.array(several, np.int64),
-        np.array([term for q in several for term in parts[q]], np.int64).reshape(-1, 2),
-        np.cumsum([0, *(len(parts[query]) for query in several)]),
-        np.array([questions[query].every for query in several], np.bool_),
-        np.empty(0) if thresholds is None else thresholds[several],
-    )
+def _score(
+    one: Chances, other: Chances, threshold: float, *, every: bool
+) -> tuple[Words, Words] | None:
+    """Score the chances of two parts: scores add up to at least half if the answer is yes.
+
+    For the second part the score is the rank of its chance. For the first part it is half of all
+    values, less the number of ranks that are too low. This is exact, since products and differences
+    of floats grow with their operands. Return None if there are too many ranks.
+    """
+    values, ranks = np.unique(other, return_inverse=True)
+    if len(values) > _HALF:
+        return None
+    low = np.zeros(len(one), np.int64)
+    for bit in reversed(range(len(values).bit_length())):
+        more = low + (1 << bit)
+        value = values[np.minimum(more, len(values)) - 1]
+        share = one * value if every else 1 - (1 - one) * (1 - value)
+        low = np.where((more <= len(values)) & (share < threshold), more, low)
+    return (_HALF - low).astype(np.uint64), ranks.astype(np.uint64)
 
 
-def _join_components(found: Sequence[ContextTables], widths: NDArray[np.uint64]) -> _Components:
-    samplers = [one.sampler for one in found]
-    offsets = np.cumsum([0, *(sampler.rows for sampler in samplers)])
-    rows = [
-        np.where(one.rows < 0, one.rows, one.rows + offset)
-        for one, offset in zip(found, offsets.tolist(), strict=False)
-    ]
-    return _Components(
-        widths[:, 0],
-        widths[:, 1],
-        np.concatenate([one.keys.places for one in found]),
-        _find_begins([one.keys.places for one in found]),
-        np.array([one.keys.largest_hash for one in found], np.uint64),
-        np.concatenate([one.keys.known[:, 0] for one in found]),
-        _find_begins([one.keys.known for one in found]),
-        np.concatenate([own.reshape(-1) for own in rows]),
-        _find_begins([own.reshape(-1) for own in rows]),
-        np.concatenate([one.codes for one in found]),
-        *join_tables(samplers),
-    )
-
-
-def _find_begins(arrays: Sequence[NDArray[np.generic]]) -> Whole:
-    """Return where each array begins if they follow each other."""
-    return np.cumsum([0, *map(len, arrays)])[:-1]
+def _find_begins(lengths: Sequence[int]) -> Whole:
+    """Return where each of several consecutive ranges begins."""
+    return np.cumsum([0, *lengths])[:-1]
 
 
 @lean
@@ -280,147 +361,154 @@ def _draw(
     unit: int,
     last: int,
     octets: NDArray[np.uint8],
-    key_bits: NDArray[np.uint64],
-    value_bits: NDArray[np.uint64],
+    key_bits: Words,
+    value_bits: Words,
+    cells: Words,
+    first_cell: Words,
+    hashed: Words,
     keys: NDArray[np.int32],
     first_key: Whole,
-    hashed: NDArray[np.uint64],
-    known: NDArray[np.uint64],
+    known: Words,
     first_known: Whole,
-    rows: Whole,
-    first_row: Whole,
-    first_codes: NDArray[np.int32],
     guide: NDArray[np.int8],
-    sums: NDArray[np.uint64],
-    shifts: NDArray[np.uint64],
-    answers: NDArray[np.uint64],
-    chances: NDArray[np.float64],
-    codes_of: Whole,
-    first_entry: Whole,
+    sums: Words,
+    shifts: Words,
+    answers: Words,
+    chances: Chances,
     first_chance: Whole,
-    widths: Whole,
     parts: int,
     single: Whole,
     part_bits: Whole,
+    scored: Whole,
+    scores: Words,
+    scoring: NDArray[np.bool_],
     several: Whole,
     terms: Whole,
     first_term: Whole,
     every: NDArray[np.bool_],
-    thresholds: NDArray[np.float64],
-    numbers: NDArray[np.int32],
-    codes: NDArray[np.int32],
-    result: NDArray[np.uint64],
-    words: NDArray[np.uint64],
-    entries: NDArray[np.int64],
-    drawn_from: Whole,
-    likely: NDArray[np.float64],
+    thresholds: Chances,
+    entries: NDArray[np.int32],
+    result: Words,
+    room: Words,
+    likely: Chances,
     used: Whole,
 ) -> int:
-    """Draw and decode from a word of subjects on, while enough random bytes are left.
+    """Draw and decode from a block of subjects on, while enough random bytes are left.
 
-    Return the number of the first word that is not done. `words`, `entries`, `drawn_from` and
-    `likely` have room for a word of subjects, and `used` for each component.
+    Return the number of the first block that is not done. `room` and `likely` have room for a
+    block of subjects, and `used` for each component.
     """
     one = np.uint64(1)
-    square, decoded, places = words[0], words[1], words[2]
+    squares, decoded, own_cells = room[0], room[1], room[2]
     used[:] = 0
     most = 0
-    while unit < last and most + _WORD * _LONGEST <= octets.shape[1]:
-        window, word = unit // bits.shape[2], unit % bits.shape[2]
-        first = window * slots + _WORD * word
-        count = min(_WORD, slots - _WORD * word)
-        for column in range(len(columns)):
-            square[column] = bits[window, columns[column], word]
-        square[len(columns) :] = np.uint64(0)
-        spread_square(square, len(columns))
+    blocks = -(-bits.shape[2] // _WORDS)
+    while unit < last and most + _BLOCK * _LONGEST <= octets.shape[1]:
+        window, begin_word = unit // blocks, unit % blocks * _WORDS
+        words = min(_WORDS, bits.shape[2] - begin_word)
+        count = min(_WORD * words, slots - _WORD * begin_word)
+        first = window * slots + _WORD * begin_word
+        for n in range(words):
+            square = squares[n * _WORD : (n + 1) * _WORD]
+            for column in range(len(columns)):
+                square[column] = bits[window, columns[column], begin_word + n]
+            square[len(columns) :] = np.uint64(0)
+            spread_square(square, len(columns))
         decoded[:] = np.uint64(0)
         begin = np.uint64(0)
-        for component in range(len(numbers)):
-            own = numbers[component, first : first + count]
-            symbols = codes[component, first : first + count]
-            width = key_bits[component]
-            mask = ~np.uint64(0) if width == _WORD else (one << width) - one
-            place, largest = first_key[component], hashed[component]
-            context = first_known[component]
-            if largest == 0:
+        for component in range(len(entries)):
+            own = entries[component, first : first + count]
+            width, wide, base = key_bits[component], value_bits[component], first_cell[component]
+            largest = np.uint64(0)
+            if hashed[component] == 0:
+                mask = (one << (width + wide)) - one
                 for i in range(count):
-                    own[i] = keys[np.uint64(place) + ((square[i] >> begin) & mask)]
+                    cell = cells[base + ((squares[i] >> begin) & mask)]
+                    own_cells[i] = cell
+                    largest = max(largest, cell)
             else:
-                find_keys(square[:count], begin, mask, keys[place:], largest, known[context:], own)
-            least = np.int32(0)
-            for i in range(count):
-                least = min(least, own[i])
-            if least < 0:
+                mask = ~np.uint64(0) if width == _WORD else (one << width) - one
+                place, there = first_key[component], first_known[component]
+                find_keys(
+                    squares[:count],
+                    begin,
+                    mask,
+                    keys[place:],
+                    hashed[component],
+                    known[there:],
+                    own,
+                )
+                mask = (one << wide) - one
+                for i in range(count):
+                    values = (squares[i] >> (begin + width)) & mask
+                    if own[i] < 0:
+                        return _UNKNOWN
+                    own_cells[i] = cells[base + (np.uint64(own[i]) << wide) + values]
+            if largest == NO_CELL:
                 return _UNKNOWN
-            begin += width
-            wide = value_bits[component]
-            mask = (one << wide) - one
-            base, there = np.uint64(first_row[component]), np.uint64(context)
-            # Whether something is open is unpredictable, so the open ones are collected first.
-            opened = np.uint64(0)
-            for i in range(count):
-                number64 = np.uint64(own[i])
-                row = rows[base + (number64 << wide) + ((square[i] >> begin) & mask)]
-                drawn_from[opened] = row
-                places[opened] = np.uint64(i)
-                opened += np.uint64(row >= 0)
-                symbols[i] = first_codes[there + number64]
-            begin += wide
-            used[component] = add_symbols(
-                drawn_from[:opened],
-                places[:opened],
-                symbols,
-                octets[component],
-                used[component],
-                guide,
-                sums,
-                shifts,
+            begin += width + wide
+            used[component] = draw_entries(
+                own_cells[:count], octets[component], used[component], guide, sums, shifts, own
             )
             most = max(most, used[component])
-            found = entries[component]
-            entry0, chance0 = first_entry[component], first_chance[component]
-            codes0, parts0 = codes_of[component], widths[component]
             for i in range(count):
-                code = np.int64(symbols[i])
-                entry = code if code >= 0 else codes0 + np.int64(own[i])
-                decoded[i] |= answers[np.uint64(entry0 + entry)]
-                found[i] = chance0 + entry * parts0
-        transpose_square(decoded, parts)
-        for n in range(len(single)):
-            result[window, single[n], word] = decoded[part_bits[n]]
-        for n in range(len(several)):
-            result[window, several[n], word] = _combine(
-                entries[:, :count],
-                chances,
-                terms[first_term[n] : first_term[n + 1]],
-                every[n],
-                thresholds[n],
-                likely,
-            )
+                decoded[i] |= answers[np.uint64(own[i])]
+        for n in range(words):
+            square = decoded[n * _WORD : (n + 1) * _WORD]
+            transpose_square(square, parts)
+            for query in range(len(single)):
+                result[window, single[query], begin_word + n] = square[part_bits[query]]
+        drawn = entries[:, first : first + count]
+        for group in range(len(scores)):
+            squares[:] = np.uint64(0)
+            for component in range(len(entries)):
+                if scoring[group, component]:
+                    for i in range(count):
+                        squares[i] += scores[group, np.uint64(drawn[component, i])]
+            for query in range(group * _LANES, min(len(scored), (group + 1) * _LANES)):
+                top = np.uint64(_LANE * (query % _LANES) + _LANE - 1)
+                for n in range(words):
+                    yes = np.uint64(0)
+                    for i in range(_WORD):
+                        yes |= ((squares[_WORD * n + i] >> top) & one) << np.uint64(i)
+                    result[window, scored[query], begin_word + n] = yes
+        for query in range(len(several)):
+            own_terms = terms[first_term[query] : first_term[query + 1]]
+            for n in range(words):
+                result[window, several[query], begin_word + n] = _combine(
+                    drawn[:, _WORD * n : _WORD * (n + 1)],
+                    own_terms,
+                    chances,
+                    first_chance,
+                    every[query],
+                    thresholds[query],
+                    likely,
+                )
         unit += 1
     return unit
 
 
 @inlined
 def _combine(
-    entries: NDArray[np.int64],
-    chances: NDArray[np.float64],
+    entries: NDArray[np.int32],
     terms: Whole,
+    chances: Chances,
+    first_chance: Whole,
     every: bool,
     threshold: float,
-    likely: NDArray[np.float64],
+    likely: Chances,
 ) -> np.uint64:
     """Return which subjects' posterior of all (or any) of the terms reaches the threshold."""
     count = entries.shape[1]
     likely[:count] = 1.0
     for term in range(len(terms)):
-        found, part = entries[terms[term, 0]], terms[term, 1]
+        found, begin = entries[terms[term, 0]], first_chance[terms[term, 1]]
         if every:
             for i in range(count):
-                likely[i] *= chances[np.uint64(found[i] + part)]
+                likely[i] *= chances[np.uint64(begin + found[i])]
         else:
             for i in range(count):
-                likely[i] *= 1 - chances[np.uint64(found[i] + part)]
+                likely[i] *= 1 - chances[np.uint64(begin + found[i])]
     yes = np.uint64(0)
     for i in range(count):
         share = likely[i] if every else 1 - likely[i]
