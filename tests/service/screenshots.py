@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from playwright.sync_api import sync_playwright
 
+import tacit
 from tests.service.services import killing_after
 
 OUT = Path(__file__).parents[2] / "docs" / "service"
@@ -48,6 +49,8 @@ PICTURES = {
     "subject": Picture("subject", "/console", "svg.grid"),
     "plan": Picture("operator", "/console/plan", "svg.curves", whole=True),
     "leaks": Picture("operator", "/console/checks", "text=Odds move by", "dark", whole=True),
+    "approval": Picture("operator", "/console/approvals", "text=Approve", whole=True),
+    "versions": Picture("operator", "/console/versions?number=2", "pre.diff", whole=True),
 }
 
 
@@ -61,7 +64,7 @@ def start_demo() -> tuple[subprocess.Popen[str], dict[str, str]]:
     )
     links: dict[str, str] = {}
     assert process.stderr is not None
-    with killing_after(process, 300):
+    with killing_after(process, 900):
         while len(links) < 4:
             line = process.stderr.readline()
             if not line:
@@ -69,6 +72,22 @@ def start_demo() -> tuple[subprocess.Popen[str], dict[str, str]]:
             if found := re.match(r"  (\w+) \S+ +(http\S+)$", line):
                 links[found[1]] = found[2]
     return process, links
+
+
+def connect(link: str) -> tacit.ServiceClient:
+    """Connect with the token of a link."""
+    url, token = link.split("/login#")
+    return tacit.connect(url, token)
+
+
+def propose(links: dict[str, str]) -> None:
+    """Propose a query, and wait until it can be approved."""
+    asked = {"pattern": "SEQ(parked, slow)", "alpha": 0.5, "quality": 0.8}
+    connect(links["consumer"]).propose_query("moving_off", **asked)
+    deadline = time.monotonic() + _PATIENCE / 1000
+    while connect(links["operator"]).proposal(1)["state"] != "ready":
+        assert time.monotonic() < deadline, "the planner takes too long"
+        time.sleep(1)
 
 
 def main() -> None:
@@ -82,6 +101,10 @@ def main() -> None:
                 executable_path=shutil.which("chromium"), args=["--no-sandbox"]
             )
             for name, picture in PICTURES.items():
+                if name == "approval":
+                    propose(links)
+                elif name == "versions":
+                    connect(links["operator"]).approve(1)
                 context = browser.new_context(
                     color_scheme=picture.scheme, viewport={"width": picture.wide, "height": 860}
                 )
