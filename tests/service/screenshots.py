@@ -1,8 +1,9 @@
 """Make the screenshots of docs/service.md from the demo.
 
-    python -m tests.service.screenshots
+    python -m tests.service.screenshots [NAME...]
 
-It starts `tacit serve --demo`, logs in with the printed links, and writes docs/service/*.png.
+It starts `tacit serve --demo`, logs in with the printed links, and writes docs/service/*.png: those
+with these names, or all.
 """
 
 from __future__ import annotations
@@ -91,16 +92,25 @@ def propose(links: dict[str, str]) -> None:
 
 
 def main() -> None:
-    """Take all pictures."""
+    """Take the pictures that are named, or all of them."""
     OUT.mkdir(exist_ok=True)
+    chosen = sys.argv[1:] or [*PICTURES]
     process, links = start_demo()
     try:
-        time.sleep(60)  # until some windows are live
         with sync_playwright() as player:
             browser = player.chromium.launch(
                 executable_path=shutil.which("chromium"), args=["--no-sandbox"]
             )
+            page = browser.new_page()
+            page.goto(links["operator"])
+            page.wait_for_url("**/console")
+            for path in ("/console/plan", "/console/checks"):  # what they show is computed then
+                page.goto(links["operator"].split("/login")[0] + path)
+            page.close()
+            time.sleep(60)  # until some windows are live
             for name, picture in PICTURES.items():
+                if name not in chosen:
+                    continue
                 if name == "approval":
                     propose(links)
                 elif name == "versions":
