@@ -83,8 +83,9 @@ def connect(link: str) -> tacit.ServiceClient:
 
 def propose(links: dict[str, str]) -> None:
     """Propose a query, and wait until it can be approved."""
-    asked = {"pattern": "SEQ(parked, slow)", "alpha": 0.5, "quality": 0.8}
-    connect(links["consumer"]).propose_query("moving_off", **asked)
+    connect(links["consumer"]).propose_query(
+        "moving_off", "SEQ(parked, slow)", alpha=0.5, quality=0.8
+    )
     deadline = time.monotonic() + _PATIENCE / 1000
     while connect(links["operator"]).proposal(1)["state"] != "ready":
         assert time.monotonic() < deadline, "the planner takes too long"
