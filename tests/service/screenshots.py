@@ -1,8 +1,9 @@
 """Make the screenshots of docs/service.md from the demo.
 
-    python -m tests.service.screenshots
+    python -m tests.service.screenshots [NAME...]
 
-It starts `tacit serve --demo`, logs in with the printed links, and writes docs/service/*.png.
+It starts `tacit serve --demo`, logs in with the printed links, and writes docs/service/*.png: those
+with these names, or all.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Literal, NamedTuple
 
 from playwright.sync_api import sync_playwright
 
+import tacit
 from tests.service.services import killing_after
 
 OUT = Path(__file__).parents[2] / "docs" / "service"
@@ -48,6 +50,8 @@ PICTURES = {
     "subject": Picture("subject", "/console", "svg.grid"),
     "plan": Picture("operator", "/console/plan", "svg.curves", whole=True),
     "leaks": Picture("operator", "/console/checks", "text=Odds move by", "dark", whole=True),
+    "approval": Picture("operator", "/console/approvals", "text=Approve", whole=True),
+    "versions": Picture("operator", "/console/versions?number=2", "pre.diff", whole=True),
 }
 
 
@@ -61,7 +65,7 @@ def start_demo() -> tuple[subprocess.Popen[str], dict[str, str]]:
     )
     links: dict[str, str] = {}
     assert process.stderr is not None
-    with killing_after(process, 300):
+    with killing_after(process, 900):
         while len(links) < 4:
             line = process.stderr.readline()
             if not line:
@@ -71,17 +75,47 @@ def start_demo() -> tuple[subprocess.Popen[str], dict[str, str]]:
     return process, links
 
 
+def connect(link: str) -> tacit.ServiceClient:
+    """Connect with the token of a link."""
+    url, token = link.split("/login#")
+    return tacit.connect(url, token)
+
+
+def propose(links: dict[str, str]) -> None:
+    """Propose a query, and wait until it can be approved."""
+    connect(links["consumer"]).propose_query(
+        "moving_off", "SEQ(parked, slow)", alpha=0.5, quality=0.8
+    )
+    deadline = time.monotonic() + _PATIENCE / 1000
+    while connect(links["operator"]).proposal(1)["state"] != "ready":
+        assert time.monotonic() < deadline, "the planner takes too long"
+        time.sleep(1)
+
+
 def main() -> None:
-    """Take all pictures."""
+    """Take the pictures that are named, or all of them."""
     OUT.mkdir(exist_ok=True)
+    chosen = sys.argv[1:] or [*PICTURES]
     process, links = start_demo()
     try:
-        time.sleep(60)  # until some windows are live
         with sync_playwright() as player:
             browser = player.chromium.launch(
                 executable_path=shutil.which("chromium"), args=["--no-sandbox"]
             )
+            page = browser.new_page()
+            page.goto(links["operator"])
+            page.wait_for_url("**/console")
+            for path in ("/console/plan", "/console/checks"):  # what they show is computed then
+                page.goto(links["operator"].split("/login")[0] + path)
+            page.close()
+            time.sleep(60)  # until some windows are live
             for name, picture in PICTURES.items():
+                if name not in chosen:
+                    continue
+                if name == "approval":
+                    propose(links)
+                elif name == "versions":
+                    connect(links["operator"]).approve(1)
                 context = browser.new_context(
                     color_scheme=picture.scheme, viewport={"width": picture.wide, "height": 860}
                 )

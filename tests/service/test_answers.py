@@ -18,6 +18,7 @@ import pytest
 import tacit
 from tacit.answers.rows import answer_schema
 from tacit.service.feed import AnswerFeed, FeedSelection, UnpackedRelease, unpack_release
+from tacit.service.recent_values import RecentValues
 from tests.service.conftest import WINDOWS
 from tests.service.services import QUERIES, SUBJECTS, Running, join, running, within, write_tuples
 from tests.services import Postgres
@@ -280,20 +281,31 @@ def test_events_from_the_ledger_and_from_memory_are_the_answers_that_were_select
         assert follow(feed.recall_event, selection) == expected
 
 
-def test_memory_for_releases_is_bounded_also_when_they_are_formatted(
-    served: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_for_releases_is_bounded_also_when_they_are_formatted(served: Running) -> None:
     feed = AnswerFeed(served.service.state.ledger, served.service.state.name)
     first = feed.read_event(FeedSelection(), -1, 1000)
     assert first is not None
-    one = feed._recent[next(iter(feed._recent))].rows.size
-    monkeypatch.setattr("tacit.service.feed._MOST_BYTES", 3 * one)
+    one = next(iter(feed._recent)).rows.size
+    feed._recent.most = 3 * one
     after: int = first[0]
     while (event := feed.read_event(FeedSelection(), after, 1000)) is not None:
         after = event[0]
-        assert sum(release.rows.size for release in feed._recent.values()) <= 3 * one
+        assert sum(release.rows.size for release in feed._recent) == feed._recent.size <= 3 * one
         assert len(feed._places) == len(feed._recent)
     assert len(feed._recent) < WINDOWS
+
+
+def test_what_was_used_last_is_kept_and_a_value_may_grow() -> None:
+    recent = RecentValues[str](10)
+    assert recent.keep(1, "a", 4) == []
+    assert recent.keep(2, "b", 4) == []
+    assert recent.find(1) == "a"
+    assert recent.find(3) is None
+    assert recent.keep(3, "c", 2) == []
+    assert recent.keep(1, "a", 5) == ["b"]
+    assert (list(recent), recent.size) == (["c", "a"], 7)
+    assert recent.keep(4, "d", 11) == ["c", "a"]
+    assert (list(recent), len(recent), recent.size) == (["d"], 1, 11)
 
 
 def unpacked(order: Sequence[str], last: UnpackedRelease | None = None) -> UnpackedRelease:

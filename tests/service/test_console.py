@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tacit.ledger.database import now
 from tacit.service.console.charts import draw_grid
 from tacit.service.console.timelines import make_grid
 from tacit.service.feed import FeedSelection
 from tacit.service.routes import event_streams
-from tests.service.services import Running, running, write_tuples
+from tacit.service.sessions import LIFETIME
+from tests.service.services import Running, running, within, write_tuples
 from tests.service.test_access import WORKFLOW_FORMS, WORKFLOW_PAGES
 
 ROLES = {"source": "sensor", "consumer": "city", "subject": "t1", "operator": "ann"}
@@ -112,6 +115,20 @@ def test_a_stream_ends_with_its_session_and_not_with_another(
             served.service.state.signal.ring()
             assert "released" in next(parts)
         assert client.get("/v1/queries").status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/console/events", "/v1/answers/stream?after=-1"])
+def test_a_stream_ends_when_its_session_expires(
+    served: Running, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_streams, "_HEARTBEAT", 0.1)
+    with browser(served, "consumer", "city") as client, client.stream("GET", path) as events:
+        parts = events.iter_text()
+        assert "event: " in "".join(itertools.islice(parts, 2))
+        later = now() + LIFETIME * 1_000_000
+        monkeypatch.setattr("tacit.service.sessions.now", lambda: later)
+        for _ in within(parts):
+            pass  # it has an end
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -26,7 +26,15 @@ from tacit.service.planner import PlanJob, PlannerProcess
 from tacit.service.serving import SetupOptions
 from tacit.service.state import ServiceState
 from tacit.service.tables import PROPOSALS, TOKENS, VERSIONS
-from tests.service.services import RICH, Running, join, running, write_registry, write_tuples
+from tests.service.services import (
+    PATIENCE,
+    RICH,
+    Running,
+    join,
+    running,
+    write_registry,
+    write_tuples,
+)
 from tests.services import Postgres
 
 CATALOGUE = """
@@ -43,11 +51,11 @@ class Live:
     def __init__(self, running: Running) -> None:
         self.running = running
         self.window = 0
-        self.sender = tacit.connect(running.url, running.token("source", "sensor"))
+        self.sender = self.connect("source", "sensor")
 
     def connect(self, role: str, name: str) -> tacit.ServiceClient:
         """Return a client with a token."""
-        return tacit.connect(self.running.url, self.running.token(role, name))
+        return tacit.connect(self.running.url, self.running.token(role, name), timeout=PATIENCE)
 
     def feed(self, windows: int = 1) -> None:
         """Send the tuples of some windows, and one tuple that closes them."""
@@ -69,7 +77,7 @@ class Live:
 
         self.wait(step)
 
-    def wait(self, done: Any, seconds: float = 300) -> Any:
+    def wait(self, done: Any, seconds: float = PATIENCE) -> Any:
         """Wait until something is true; return it."""
         deadline = time.monotonic() + seconds
         while not (found := done()):
@@ -449,15 +457,19 @@ def change_under_load(folder: Path, changes: int, ledger: str | None = None) -> 
         city, ann = live.connect("consumer", "city"), live.connect("operator", "ann")
         number = city.propose_query(**QUERY)["number"]
         live.wait(lambda: ann.proposal(number)["state"] == "ready")
+        live.feed(2)  # a version that comes after a release is recorded when it goes live
+        live.wait(lambda: released_until(state) is not None)
         ann.approve(number)
         done = threading.Event()
         sending = threading.Thread(target=lambda: feed_until_set(live, done), daemon=True)
         sending.start()
         try:
+            live.wait(partial(has_gone_live, state, 1))
             for change in range(changes):
                 assert ann.approve_version(1 + change % 2)["state"] == "approved"
-                if change < 3:  # later ones may replace each other before a window begins
-                    live.wait(partial(has_gone_live, state, 1 + change))
+                assert sending.is_alive()
+                if change < 2:  # later ones may replace each other before a window begins
+                    live.wait(partial(has_gone_live, state, 2 + change))
         finally:
             done.set()
             join(sending)

@@ -131,7 +131,8 @@ def _serve_demo(where: ServerOptions, monitoring: MonitoringOptions, as_json: bo
 
     options = DemoOptions()
     with tempfile.TemporaryDirectory(prefix="tacit-demo-") as folder:
-        click.echo(f"Planning for {options.taxis} generated taxis ...", err=True)
+        first = "the first time this takes about a minute"
+        click.echo(f"Planning for {options.taxis} generated taxis; {first} ...", err=True)
         given, setup = prepare_demo(Path(folder), options)
         with _open(given, where, monitoring, setup) as service:
             click.echo(f"Listening at {service.url}. Log in as", err=True)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from tacit.errors import ServiceError
 
 _ARROW: Final = "application/vnd.apache.arrow.stream"
-_TRIED_AGAIN: Final = (429, 503)
+_TRIED_AGAIN: Final = (408, 429, 503)
 _ATTEMPTS: Final = 8
 _LONGEST_WAIT: Final = 10.0
 _PLAIN: Final[dict[str, pl.DataType]] = {

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,8 @@ from tacit.connectors.writers import format_json_lines
 
 Rows = NDArray[np.int64]
 """Places of rows in their table."""
+_OBJECTS: Final = 16 << 10
+"""About how many bytes the objects of a table take, however few rows it has."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class CodedRows:
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
-        return int(self.table.nbytes + (self.lines.nbytes if self.formatted else 0))
+        return estimate_size(self.table) + (self.lines.nbytes if self.formatted else 0)
 
     @cached_property
     def _codes_of_names(self) -> dict[str, dict[str, int]]:
@@ -98,3 +101,8 @@ class CodedRows:
             column: {name: code for code, name in enumerate(known.to_pylist())}
             for column, (_, known) in self.codes.items()
         }
+
+
+def estimate_size(table: pa.Table) -> int:
+    """Return about how many bytes a table takes, with its objects."""
+    return _OBJECTS + int(table.nbytes)

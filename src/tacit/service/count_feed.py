@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,8 +24,9 @@ from tacit.answers.counts import count_schema
 from tacit.ledger.alchemy import sa
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.tables import BODIES, RELEASES
-from tacit.service.coded_rows import CodedRows
+from tacit.service.coded_rows import CodedRows, estimate_size
 from tacit.service.feed import check_body, next_release
+from tacit.service.recent_values import RecentValues
 
 Starts = NDArray[np.int64]
 """When windows start, in microseconds since 1970."""
@@ -111,9 +111,11 @@ class CountFeed:
         self._ledger = ledger
         self._run = run
         self._lock = threading.Lock()
-        self._recent: OrderedDict[int, pa.Table] = OrderedDict()
+        self._recent = RecentValues[pa.Table](_MOST_BYTES)
         self._windows: list[CountedWindow] = []
         """The last windows of releases that were announced, without a gap."""
+        self._size = 0
+        """About how many bytes they take."""
         self._follows: int | None = None
         """No window is between this one and the first of them."""
         self._latest: int | None = None
@@ -170,6 +172,7 @@ class CountFeed:
         if not self._streams:
             with self._lock:  # start again when they are read
                 self._windows.clear()
+                self._size = 0
                 self._latest = self._follows = None
             return
         begin = self._latest
@@ -187,11 +190,11 @@ class CountFeed:
         with self._lock:
             self._windows += found
             self._latest = found[-1].start if found else begin
-            size = sum(one.rows.size for one in self._windows)
-            while self._windows and size > _MOST_BYTES:
+            self._size += sum(one.rows.size for one in found)
+            while self._windows and self._size > _MOST_BYTES:
                 oldest = self._windows.pop(0)
                 self._follows = oldest.start
-                size -= oldest.rows.size
+                self._size -= oldest.rows.size
 
     def is_latest(self, after: int) -> bool:
         """Return whether no window that was announced begins after this time."""
@@ -232,10 +235,9 @@ class CountFeed:
     def _unpack(self, number: int) -> pa.Table | None:
         """Return the counts of a release; None if they were deleted."""
         with self._lock:
-            found = self._recent.get(number)
-            if found is not None:
-                self._recent.move_to_end(number)
-                return found
+            found = self._recent.find(number)
+        if found is not None:
+            return found
         same = RELEASES.c.number == number
         row = next_release(self._ledger, self._run, number, same, body=True)
         if row is None:
@@ -243,11 +245,7 @@ class CountFeed:
         table, consumers = unpack_counts(check_body(row))
         with self._lock:
             self.consumers |= consumers
-            self._recent[number] = table
-            size = sum(one.nbytes for one in self._recent.values())
-            while size > _MOST_BYTES and len(self._recent) > 1:
-                _, oldest = self._recent.popitem(last=False)
-                size -= oldest.nbytes
+            self._recent.keep(number, table, estimate_size(table))
         return table
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_right, insort
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from tacit.ledger.registry import Registry
 from tacit.ledger.tables import BODIES, RELEASES
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 from tacit.service.coded_rows import CodedRows
+from tacit.service.recent_values import RecentValues
 
 _MOST_BYTES: Final = 128 << 20
 """How much of unpacked releases stays in memory."""
@@ -167,7 +167,7 @@ class AnswerFeed(Sink):
         self._names = Directory(ledger)
         self._registry = Registry()
         self._lock = threading.Lock()
-        self._recent: OrderedDict[int, UnpackedRelease] = OrderedDict()
+        self._recent = RecentValues[UnpackedRelease](_MOST_BYTES)
         self._places: list[tuple[int, int]] = []
         """What each of them follows, and its number, in order."""
         self._latest = -1
@@ -240,7 +240,7 @@ class AnswerFeed(Sink):
         """Do what `UnpackedRelease.format_event` does, if the next release is in memory."""
         with self._lock:
             place = bisect_right(self._places, (after, math.inf)) - 1
-            release = self._recent[self._places[place][1]] if place >= 0 else None
+            release = self._recent.find(self._places[place][1]) if place >= 0 else None
         if release is None or release.last_id <= after or not release.rows.formatted:
             return None
         return release.format_event(selection, after, most)
@@ -286,15 +286,14 @@ class AnswerFeed(Sink):
     def _read_release(self, number: int) -> UnpackedRelease | None:
         """Return the first stored release from this number on."""
         with self._lock:
-            found = self._recent.get(number)
-            if found is not None:
-                self._recent.move_to_end(number)
-                return found
+            found = self._recent.find(number)
+        if found is not None:
+            return found
         row = self._next_row(number, body=False)
         if row is None:
             return None
         with self._lock:
-            found = self._recent.get(row["number"])
+            found = self._recent.find(row["number"])
         if found is not None:
             return found
         row = self._next_row(number, body=True)
@@ -306,16 +305,13 @@ class AnswerFeed(Sink):
 
     def _keep(self, release: UnpackedRelease) -> UnpackedRelease:
         with self._lock:
-            if release.number not in self._recent:
+            kept = self._recent.find(release.number)
+            if kept is None:
                 insort(self._places, (release.follows, release.number))
-                self._recent[release.number] = release
-            self._recent.move_to_end(release.number)
-            size = sum(one.rows.size for one in self._recent.values())
-            while size > _MOST_BYTES and len(self._recent) > 1:
-                _, oldest = self._recent.popitem(last=False)
+                kept = release
+            for oldest in self._recent.keep(kept.number, kept, kept.rows.size):
                 self._places.remove((oldest.follows, oldest.number))
-                size -= oldest.rows.size
-            return self._recent[release.number]
+            return kept
 
     def _next_row(self, number: int, *, body: bool) -> Any:
         return next_release(self._ledger, self._run, number, body=body)

@@ -208,7 +208,11 @@ class Inbox:
         self._store.close()
 
     def _write(self) -> None:
-        """Write what waits, all of it together, and delete what is safe, until closed."""
+        """Write what waits, all of it together, and delete what is safe, until closed.
+
+        Nobody waits for requests to be deleted, so that is done when none is to be written, or when
+        half of the room is taken.
+        """
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._pending or self._safe or self._closing)
@@ -219,7 +223,9 @@ class Inbox:
                     size += len(self._pending[chosen][0].payload)
                     chosen += 1
                 taken, self._pending = self._pending[:chosen], self._pending[chosen:]
-                safe, self._safe = self._safe, {}
+                safe = {}
+                if not taken or self._waiting > self._most_waiting // 2:
+                    safe, self._safe = self._safe, {}
             if taken:
                 self._insert(taken)
             self._delete(safe)

@@ -82,6 +82,8 @@ class Tokens:
         self._known: OrderedDict[str, KnownToken] = OrderedDict()
         self._act = -1
         self._fresh_until = 0.0
+        self._changes = 0
+        """How often tokens were forgotten: what was read before that is not used after it."""
         create_tables(database)
 
     def create(
@@ -168,17 +170,21 @@ class Tokens:
 
     def refresh(self) -> None:
         """Forget the tokens in memory if one of them can have changed."""
-        moment = time.monotonic()
+        moment, changes = time.monotonic(), self._changes
         with self._database.reading() as connection:
             act = connection.execute(sa.select(sa.func.max(ACTS.c.number))).scalar() or 0
         with self._lock:
+            if changes != self._changes:
+                return  # another thread has revoked one meanwhile, or knows more
             if act != self._act:
                 self._known.clear()
+                self._changes += 1
             self._act, self._fresh_until = act, moment + FRESH_SECONDS
 
     def _forget(self) -> None:
         with self._lock:
             self._known.clear()
+            self._changes += 1
             self._fresh_until = 0.0
 
     def _read(self, identity: str) -> KnownToken | None:
@@ -187,7 +193,7 @@ class Tokens:
         found = self._known.get(identity)
         if found is not None:
             return found
-        act = self._act
+        changes = self._changes
         with self._database.reading() as connection:
             query = sa.select(TOKENS).where(TOKENS.c.id == identity)
             row = connection.execute(query).mappings().one_or_none()
@@ -197,8 +203,7 @@ class Tokens:
         holder = Principal(record.role, record.name, record.id, record.streams)
         known = KnownToken(bytes(row["digest"]), record, holder)
         with self._lock:
-            # A row that was read before a change must not be used after it.
-            if act == self._act and self._fresh_until:
+            if changes == self._changes:
                 self._known[identity] = known
                 if len(self._known) > _MOST_KEPT:
                     self._known.popitem(last=False)
