@@ -227,7 +227,8 @@ def _dense(answers: pl.DataFrame, scale: Scale, spec: Specification) -> NDArray[
     claimed = answers.filter(pl.col("detected"))
     windows = claimed["window_start"].cast(pl.Int64).to_numpy() // WINDOW - START // WINDOW
     asked = claimed["query"].cast(pl.String).replace_strict(numbers, return_dtype=pl.Int64)
-    detected[windows, claimed["subject"].to_numpy(), asked.to_numpy()] = True
+    subjects = claimed["subject"].cast(pl.String).cast(pl.Int64)
+    detected[windows, subjects.to_numpy(), asked.to_numpy()] = True
     return detected
 
 
