@@ -58,7 +58,10 @@ JOBS: dict[str, Callable[[Setting], Iterator[Finding | Skipped]]] = {
     "streams": streams.streams,
     "latency": latency.latency,
     "flink": flink.flink,
-    "distributed": distributed.distributed,
+    "cluster-and": distributed.cluster_and,
+    "cluster-seq": distributed.cluster_seq,
+    "cluster-seq-many": distributed.cluster_seq_many,
+    "cluster-state": distributed.cluster_state,
     "cluster-start": distributed.cluster_start,
 }
 RESULTS = Path(__file__).with_name("results")

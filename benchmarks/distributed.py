@@ -84,18 +84,29 @@ class Rival:
     run: Callable[[Job, Setting], Done]
 
 
-def distributed(setting: Setting) -> Iterator[Finding | Skipped]:
-    """Measure 20 AND queries, one SEQ for few and for more subjects, and the cost of state."""
-    scale = setting.scale
-    fewer = Scale(scale.events, flink.SUBJECTS)
-    for operator, queries, size, rivals in (
-        ("AND", data.draw_queries(20, scale.kinds), scale, [FLINK_SQL, FLINK_BATCH, SPARK]),
-        ("SEQ", flink.QUERIES, fewer, [MATCH_RECOGNIZE, MATCH_BATCH]),
-        ("SEQ", flink.QUERIES, scale, [MATCH_RECOGNIZE, MATCH_BATCH]),
-    ):
-        job = Job(operator, queries, size, data.parts(size, setting.folder, _FILES))
-        yield from _compare(job, rivals, setting)
-    yield from cluster_state(setting)
+def cluster_and(setting: Setting) -> Iterator[Finding | Skipped]:
+    """Measure 20 AND queries."""
+    queries = data.draw_queries(20, setting.scale.kinds)
+    yield from _compare_on("AND", queries, setting.scale, [FLINK_SQL, FLINK_BATCH, SPARK], setting)
+
+
+def cluster_seq(setting: Setting) -> Iterator[Finding | Skipped]:
+    """Measure one SEQ query for few subjects, who have many events each."""
+    scale = Scale(setting.scale.events, flink.SUBJECTS)
+    yield from _compare_on("SEQ", flink.QUERIES, scale, [MATCH_RECOGNIZE, MATCH_BATCH], setting)
+
+
+def cluster_seq_many(setting: Setting) -> Iterator[Finding | Skipped]:
+    """Measure one SEQ query for more subjects."""
+    rivals = [MATCH_RECOGNIZE, MATCH_BATCH]
+    yield from _compare_on("SEQ", flink.QUERIES, setting.scale, rivals, setting)
+
+
+def _compare_on(
+    operator: str, queries: Queries, scale: Scale, rivals: Sequence[Rival], setting: Setting
+) -> Iterator[Finding | Skipped]:
+    job = Job(operator, queries, scale, data.parts(scale, setting.folder, _FILES))
+    yield from _compare(job, rivals, setting)
 
 
 def ours_on_flink(job: Job, setting: Setting) -> Done:
@@ -216,7 +227,8 @@ def _dense(answers: pl.DataFrame, scale: Scale, spec: Specification) -> NDArray[
     claimed = answers.filter(pl.col("detected"))
     windows = claimed["window_start"].cast(pl.Int64).to_numpy() // WINDOW - START // WINDOW
     asked = claimed["query"].cast(pl.String).replace_strict(numbers, return_dtype=pl.Int64)
-    detected[windows, claimed["subject"].to_numpy(), asked.to_numpy()] = True
+    subjects = claimed["subject"].cast(pl.String).cast(pl.Int64)
+    detected[windows, subjects.to_numpy(), asked.to_numpy()] = True
     return detected
 
 

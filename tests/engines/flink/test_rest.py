@@ -185,3 +185,12 @@ def test_an_address_is_a_host_and_a_port_or_a_url(text: str) -> None:
 )
 def test_addresses_are_read(text: str, url: str) -> None:
     assert ClusterAddress.parse(text).url == url
+
+
+def test_a_triggered_checkpoint_is_over_when_flink_says_so() -> None:
+    answers = {
+        f"/v1/jobs/7/checkpoints/{one}": {"status": {"id": one}} for one in ("COMPLETED", "IN")
+    }
+    with answering(answers) as cluster:
+        assert cluster.is_checkpoint_over("7", "COMPLETED")
+        assert not cluster.is_checkpoint_over("7", "IN")

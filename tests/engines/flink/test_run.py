@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tacit.engines.flink.failures import Failure
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.job_status import JobStatus
 from tacit.engines.flink.launch import RunningJob
@@ -36,12 +37,40 @@ def folders(tmp_path: Path) -> Folders:
     return found
 
 
-def watching(folders: Folders) -> FlinkRun:
+class Listed(Cluster):
+    """A cluster that notes what it is asked, and ends the input with a triggered checkpoint."""
+
+    def __init__(self, folders: Folders) -> None:
+        super().__init__(f"localhost:{free_port()}")
+        self._folders = folders
+        self.asked: list[str] = []
+
+    def get_state(self, job: str) -> str:
+        """It runs."""
+        return "RUNNING"
+
+    def list_failures(self, job: str, most: int = 5) -> list[Failure]:
+        """Nothing has failed."""
+        return []
+
+    def trigger_checkpoint(self, job: str) -> str:
+        """The last window is released before the checkpoint is over."""
+        self.asked.append("trigger")
+        JobStatus(windows=4, answers=400, finished=True).write(self._folders.status)
+        return "c1"
+
+    def is_checkpoint_over(self, job: str, request: str) -> bool:
+        """It is over when it is asked for the second time."""
+        self.asked.append(f"result {job} {request}")
+        return len(self.asked) == 3
+
+
+def watching(folders: Folders, cluster: Cluster | None = None) -> FlinkRun:
     """A driver that has found the job running."""
     spec = loads(f"{SPEC}subjects: [p1, p2]\n")
     job = made(spec, written(folders.root, 1, 1, 10), 2)
-    cluster = Cluster(f"localhost:{free_port()}")
-    return FlinkRun("home", job, folders, Finished(cluster, "7", "file:///tmp"), attached=True)
+    running = Finished(cluster or Cluster(f"localhost:{free_port()}"), "7", "file:///tmp")
+    return FlinkRun("home", job, folders, running, attached=True)
 
 
 def test_what_is_released_while_a_driver_watches_is_its_outcome(folders: Folders) -> None:
@@ -69,6 +98,14 @@ def test_what_is_released_while_a_driver_watches_is_its_outcome(folders: Folders
     assert "tacit_last_release_timestamp_seconds 1.70000046e+09" in text  # whole windows
     assert "4711" not in text
     assert "815" not in text
+
+
+def test_the_result_of_the_last_checkpoint_is_fetched_so_that_a_cluster_can_end(
+    folders: Folders,
+) -> None:
+    cluster = Listed(folders)
+    assert watching(folders, cluster).run().finished
+    assert cluster.asked == ["trigger", "result 7 c1", "result 7 c1"]
 
 
 def test_an_attached_driver_that_is_stopped_leaves_the_job_alone(folders: Folders) -> None:

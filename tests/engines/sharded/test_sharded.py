@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -191,6 +192,17 @@ def at(*seconds: int) -> pl.DataFrame:
     )
 
 
+def live_job(monkeypatch: pytest.MonkeyPatch, sources: Mapping[str, Slow]) -> ShardedJob:
+    """A job of one shard that waits 200 ms for a source that is silent."""
+    monkeypatch.setattr("tacit.engines.sharded.reader.open_input", lambda name, **_: sources[name])
+    spec = loads(SPEC + "subjects: [p1, p2, p3]\n")
+    subjects = Subjects()
+    subjects.add(["p1", "p2", "p3"])
+    version = SpecVersion(spec, plan_without_history(spec, "uniform"))
+    partitions = tuple(Partition("home", name) for name in sources)
+    return ShardedJob(version, subjects, np.arange(3), partitions, 1, False, 200_000)
+
+
 def test_a_partition_that_falls_silent_is_waited_for_only_so_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -199,13 +211,7 @@ def test_a_partition_that_falls_silent_is_waited_for_only_so_long(
         "busy": Slow("busy", [at(0, 70, 130, 190, 250, 400)]),
         "quiet": Slow("quiet", [at(0, 1), at(61, 380)]),
     }
-    monkeypatch.setattr("tacit.engines.sharded.reader.open_input", lambda name, **_: sources[name])
-    spec = loads(SPEC + "subjects: [p1, p2, p3]\n")
-    subjects = Subjects()
-    subjects.add(["p1", "p2", "p3"])
-    version = SpecVersion(spec, plan_without_history(spec, "uniform"))
-    partitions = (Partition("home", "busy"), Partition("home", "quiet"))
-    job = ShardedJob(version, subjects, np.arange(3), partitions, 1, False, 200_000)
+    job = live_job(monkeypatch, sources)
     busy, quiet = PartitionReader(job, 0), PartitionReader(job, 1)
     shard = ShardGroup(job, [0])
 
@@ -240,6 +246,30 @@ def test_a_partition_that_falls_silent_is_waited_for_only_so_long(
     assert sum_refusals([busy.counts, quiet.counts, *shard.counts]) == Refusals(9, reason)
     saved = [SavedState.from_bytes(state) for state in shard.states()]
     assert ShardGroup(job, [0], saved).counts == shard.counts
+
+
+def test_a_process_that_was_stopped_looks_for_tuples_again_before_a_source_is_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time in which nobody has looked says nothing about the source."""
+    now = 0.0
+    monkeypatch.setattr("tacit.engines.sharded.reader.time", SimpleNamespace(monotonic=lambda: now))
+    sources = {"quiet": Slow("quiet", [at(61, 380), at(0, 1)])}
+    reader = PartitionReader(live_job(monkeypatch, sources), 0)
+    held = sources["quiet"].frames.pop()
+    reader.step()
+    steps = 0
+    while reader.blocks_others:
+        now += 1000
+        steps += 1
+        reader.step()
+    assert steps == 4
+    sources["quiet"].frames.append(held)
+    while not reader.blocks_others:  # it has read the tuples
+        reader.step()
+    now += 1000
+    reader.step()
+    assert reader.blocks_others
 
 
 @pytest.mark.parametrize("seed", [0, *longer(1)])

@@ -212,9 +212,19 @@ class Cluster:
         self._wait_for_end(job)
         return str(response["operation"]["location"])
 
-    def trigger_checkpoint(self, job: str) -> None:
-        """Trigger a checkpoint of a job, without waiting for it."""
-        self._request("POST", f"/v1/jobs/{job}/checkpoints", {"checkpointType": "CONFIGURED"})
+    def trigger_checkpoint(self, job: str) -> str:
+        """Trigger a checkpoint of a job, without waiting for it; return the id of the request."""
+        body = {"checkpointType": "CONFIGURED"}
+        return str(self._request("POST", f"/v1/jobs/{job}/checkpoints", body)["request-id"])
+
+    def is_checkpoint_over(self, job: str, request: str) -> bool:
+        """Return whether a triggered checkpoint is complete, or has failed.
+
+        Flink keeps the result for five minutes, or until it was asked for. A cluster that ends
+        waits for that.
+        """
+        response = self._request("GET", f"/v1/jobs/{job}/checkpoints/{request}")
+        return bool(response["status"]["id"] == "COMPLETED")
 
     def get_checkpoints(self, job: str) -> FlinkCheckpoints:
         """Get the statistics of a job's checkpoints."""

@@ -87,6 +87,8 @@ class FlinkRun:
         self._progress = Progress(folders.progress)
         self._stopping = threading.Event()
         self._triggered = False
+        self._checkpoint: str | None = None
+        """The request for the last checkpoint, once it is triggered."""
         self._requested = self._answered = self._failed = 0.0
         self._before = JobStatus.read(folders.status)
         self._status = self._before
@@ -146,6 +148,7 @@ class FlinkRun:
             self._trigger_last_checkpoint(running_job)
             time.sleep(_READ_SECONDS)
         self.outcome.finished = True
+        self._wait_for_last_checkpoint(running_job)
         running_job.finish()
 
     def _update(self, status: JobStatus) -> JobStatus:
@@ -180,7 +183,16 @@ class FlinkRun:
         if not self._triggered and self._progress.is_over():
             self._triggered = True
             with suppress(EngineError):
-                running_job.cluster.trigger_checkpoint(running_job.job)
+                self._checkpoint = running_job.cluster.trigger_checkpoint(running_job.job)
+
+    def _wait_for_last_checkpoint(self, running_job: RunningJob) -> None:
+        """Wait for the checkpoint that was triggered: a cluster does not end before."""
+        deadline = time.monotonic() + _TIMEOUT
+        with suppress(EngineError):
+            while self._checkpoint is not None and time.monotonic() < deadline:
+                if running_job.cluster.is_checkpoint_over(running_job.job, self._checkpoint):
+                    return
+                time.sleep(_READ_SECONDS)
 
     def _stop_job(self, running_job: RunningJob) -> str:
         """Stop the job with a savepoint; retry until all its tasks run."""

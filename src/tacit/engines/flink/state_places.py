@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,15 +63,8 @@ def _list_states(place: str, prefix: str) -> Iterator[tuple[int, str]]:
 
 def _list_remote(place: str, prefix: str) -> Iterator[tuple[int, str]]:
     """Yield the same from a file system that only Flink knows, such as S3 or HDFS."""
-    from pyflink.java_gateway import get_gateway
-
-    flink: Any = get_gateway().jvm.org.apache.flink
-    files = flink.core.fs
     try:
-        # Addresses and keys of file systems are in Flink's own configuration (FLINK_CONF_DIR).
-        configuration = flink.configuration.GlobalConfiguration.loadConfiguration()
-        plugins = flink.core.plugin.PluginUtils.createPluginManagerFromRootFolder(configuration)
-        files.FileSystem.initialize(configuration, plugins)
+        files = _load_file_systems()
         folder = files.Path(place)
         system = folder.getFileSystem()
         if not system.exists(folder):
@@ -86,3 +80,20 @@ def _list_remote(place: str, prefix: str) -> Iterator[tuple[int, str]]:
             " the folder that FLINK_PLUGINS_DIR names, or name the state to resume from with"
             f" {option('set')} execution.state-recovery.path=..."
         ) from error
+
+
+@lru_cache(maxsize=1)
+def _load_file_systems() -> Any:
+    """Load the plugins of Flink's file systems into the driver's Java; return Flink's package.
+
+    Only once: each time, the plugins get other classes of the same names, and the gateway between
+    Python and Java takes one for the other.
+    """
+    from pyflink.java_gateway import get_gateway
+
+    flink = get_gateway().jvm.org.apache.flink
+    # Addresses and keys of file systems are in Flink's own configuration (FLINK_CONF_DIR).
+    configuration = flink.configuration.GlobalConfiguration.loadConfiguration()
+    plugins = flink.core.plugin.PluginUtils.createPluginManagerFromRootFolder(configuration)
+    flink.core.fs.FileSystem.initialize(configuration, plugins)
+    return flink.core.fs

@@ -36,6 +36,10 @@ IDLE_SECONDS: Final = 0.05
 """Seconds between two looks of a reader for new tuples."""
 _AWAY_SECONDS: Final = 60.0
 """Seconds for which the others wait at least for a source that does not answer."""
+_IDLE_STEPS: Final = 4
+"""The fewest steps without a tuple after which a source is idle. A process that was stopped for a
+while has not looked for tuples meanwhile.
+"""
 
 
 @dataclass
@@ -96,7 +100,9 @@ class PartitionReader:
             dead_letters=self._dead_letters,
         )
         self._batches = self._reader.read(lambda: self.patience)
-        self._last_tuple = time.monotonic()
+        self._silence = 0.0
+        """Seconds without a tuple, in which it looked for tuples."""
+        self._looked = time.monotonic()
 
     # Steps
 
@@ -132,17 +138,18 @@ class PartitionReader:
 
     def _process(self, step: ReaderStep, batch: MergedBatch | None) -> None:
         """Process a batch, or the lack of one."""
+        before, self._looked = self._looked, time.monotonic()
         if batch is not None and len(batch):
-            self._last_tuple, self._idle = time.monotonic(), False
+            self._silence, self._idle = 0.0, False
             step.batches = list(self._divide(batch))
             return
         if batch is not None:  # unreadable lines, or the position in a partition without tuples
             self._reader.advance(batch, 0)
-        silence = time.monotonic() - self._last_tuple
-        idle = silence > self._job.idle / 1_000_000
+        patience = self._job.idle / 1_000_000
+        self._silence += min(self._looked - before, patience / _IDLE_STEPS)
         if self._reader.awaiting:  # it may have tuples, and was not asked or has not answered yet
-            idle = silence > max(self._job.idle / 1_000_000, _AWAY_SECONDS)
-        if idle and not self._idle:
+            patience = max(patience, _AWAY_SECONDS)
+        if self._silence >= patience and not self._idle:
             self._idle = self._was_idle = True
             step.batches = list(self._progress_batches())
         step.wait = IDLE_SECONDS
