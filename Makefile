@@ -27,13 +27,14 @@ test-local: .venv/.ready
 # compiles as little as possible: none of its processes lives for long.
 test-flink: export JAVA_TOOL_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 test-flink: .flink/.ready
-	@.flink/bin/pytest -q -o addopts= -W ignore tests/flink >.flink/tests.log 2>&1; status=$$?; \
+	@.flink/bin/pytest -q -o addopts= -m 'not soak' -W ignore tests/flink >.flink/tests.log 2>&1; status=$$?; \
 	  echo "Tests on Flink:"; cat .flink/tests.log; exit $$status
 
 soak: .venv/.ready .flink/.ready
 	@tests/install-services
 	$(RUN)/pytest -m hypothesis --hypothesis-profile=thorough tests
 	$(RUN)/pytest -m soak tests
+	$(RUN)/python -m tests.mutants
 	$(RUN)/pytest -n0 -s tests/soak/crashes.py
 	$(RUN)/pytest -n0 -s tests/soak/kafka_kills.py
 	$(RUN)/pytest -n0 -s tests/soak/service_kills.py
@@ -42,6 +43,7 @@ soak: .venv/.ready .flink/.ready
 	$(RUN)/pytest -n0 -s tests/soak/held_out.py
 	$(RUN)/pytest -n0 tests/soak/count_coverage.py
 	$(RUN)/pytest tests/soak/neighbours.py
+	.flink/bin/pytest -q -o addopts= -m soak -W ignore tests/flink
 	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py tests/soak/flink_answers.py \
 	  tests/soak/flink_deployment.py
 
