@@ -618,7 +618,7 @@ def run_pytest(folder: Path, test: str) -> tuple[int | None, str]:
                 [*("-x", "-q", "-n0", "-p", "no:cacheprovider"), *("-W", IMPORTED), test]
             )
             sys.stdout.flush()
-        except BaseException:  # noqa: BLE001
+        except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
         finally:

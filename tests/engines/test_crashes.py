@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.engines.crashes import (
     Crashes,
     check_complete,

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tacit.service.demo import DemoOptions, create_links, prepare_demo, send_trips
 from tacit.service.server import ServerOptions
