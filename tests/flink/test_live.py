@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from tacit.engines.sharded.job import ShardedJob
 from tests.connectors.checks import tuples
 from tests.connectors.kafka_ends import KafkaFeed, KafkaReceiver, config, detect_in_file, wait
@@ -23,7 +21,6 @@ __all__ = ["config"]  # a fixture
 WINDOWS = 2400 // 60 - 3
 
 
-@pytest.mark.soak
 def test_a_job_from_kafka_to_kafka_is_killed_and_resumed_with_another_parallelism(
     kafka: Kafka, config: Path, tmp_path: Path
 ) -> None:

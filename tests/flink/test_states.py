@@ -7,11 +7,9 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from pyflink.fn_execution.coders import (
     BinaryCoder,
@@ -83,11 +81,11 @@ def test_no_state_and_no_message_is_a_pickle(
     assert [type(one) for one in piece._field_coders] == [IntCoder, BinaryCoder]
 
 
-def grown(folder: Path, begin: int = 0) -> Path:
+def grown(folder: Path) -> Path:
     """A file that grows."""
     path = folder / "home.jsonl"
     with path.open("a") as file:
-        for n in range(begin, begin + 600):
+        for n in range(600):
             row = f'"who": "p{n % 3}", "at": {1_700_000_000 + n}, "kind": {n % 4}, "level": 1'
             file.write(f"{{{row}}}\n")
     return path
@@ -128,19 +126,11 @@ def replaced(state: Path, make: Callable[[int], bytes]) -> int:
     return found
 
 
-def test_a_savepoint_is_resumed_and_one_with_pickles_in_it_is_refused_and_runs_nothing(
-    tmp_path: Path,
-) -> None:
-    """Readers and shards alike."""
-    for begin in (0, 600):
-        grown(tmp_path, begin)
-        outcome = ran(tmp_path, lambda outcome: outcome.windows > 2)
-        assert outcome.windows > 2
-    found = pl.read_parquet(tmp_path / "answers" / "*.parquet")
-    assert found.select("window_start", "subject", "query").is_unique().all()
-    starts = found["window_start"].unique().sort()
-    assert starts.diff().drop_nulls().n_unique() == 1
-    assert starts[-1] - starts[0] > timedelta(minutes=10)
+def test_a_savepoint_with_pickles_in_it_is_refused_and_runs_nothing(tmp_path: Path) -> None:
+    """Readers and shards alike. `test_live` resumes from a savepoint that nobody changed."""
+    grown(tmp_path)
+    outcome = ran(tmp_path, lambda outcome: outcome.windows > 2)
+    assert outcome.windows > 2
     assert outcome.savepoint is not None
     folders = Folders(tmp_path / "job")
     latest = StatePlaces.choose(folders, {}).find_latest(folders)
