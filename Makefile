@@ -34,7 +34,6 @@ soak: .venv/.ready .flink/.ready
 	@tests/install-services
 	$(RUN)/pytest -m hypothesis --hypothesis-profile=thorough tests
 	$(RUN)/pytest -m soak tests
-	$(RUN)/python -m tests.mutants
 	$(RUN)/pytest -n0 -s tests/soak/crashes.py
 	$(RUN)/pytest -n0 -s tests/soak/kafka_kills.py
 	$(RUN)/pytest -n0 -s tests/soak/service_kills.py

@@ -4,8 +4,8 @@
     python -m tests.mutants ledger/ feed     # those whose file contains one of these texts
 
 Each fault is one change of one line in one file. Run this when tests are shortened, merged or moved
-to `make soak`: a fault that survives is one that `make test` does not find any more. Checkouts are
-not changed. Faults that open a way past a channel are planted by the suite itself:
+to `make soak`, on both versions: a fault that survives is one that `make test` does not find. The
+checkout is not changed. Faults that open a way past a channel are planted by the suite itself:
 `tests/differential/mutants.py`, `tests/privacy/test_mutants.py`.
 """
 
