@@ -112,7 +112,6 @@ def test_a_plan_records_the_choice_and_what_was_compared() -> None:
     assert "A plan with history" not in told
 
 
-@pytest.mark.cases(2)
 @pytest.mark.parametrize("stay", [0.0, 0.9])
 @pytest.mark.parametrize("share", [ANSWERS, HALF])
 def test_errors_are_as_the_plan_expects_and_intervals_cover(share: str, stay: float) -> None:
