@@ -130,7 +130,6 @@ PLACED = [
 ]
 
 
-@pytest.mark.cases(6)
 class TestFiles(SinkChecks):
     """Every kind of file and folder passes the list of checks."""
 
