@@ -27,7 +27,7 @@ test-local: .venv/.ready
 # compiles as little as possible: none of its processes lives for long.
 test-flink: export JAVA_TOOL_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 test-flink: .flink/.ready
-	@.flink/bin/pytest -q -o addopts= -W ignore tests/flink >.flink/tests.log 2>&1; status=$$?; \
+	@.flink/bin/pytest -q -o addopts= -m 'not soak' -W ignore tests/flink >.flink/tests.log 2>&1; status=$$?; \
 	  echo "Tests on Flink:"; cat .flink/tests.log; exit $$status
 
 soak: .venv/.ready .flink/.ready
@@ -42,6 +42,7 @@ soak: .venv/.ready .flink/.ready
 	$(RUN)/pytest -n0 -s tests/soak/held_out.py
 	$(RUN)/pytest -n0 tests/soak/count_coverage.py
 	$(RUN)/pytest tests/soak/neighbours.py
+	.flink/bin/pytest -q -o addopts= -m soak -W ignore tests/flink
 	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py tests/soak/flink_answers.py \
 	  tests/soak/flink_deployment.py
 

@@ -49,7 +49,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for place, item in enumerate(found):
             if place not in chosen:
                 item.add_marker("soak")
-    items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """Return when a test comes: those that share a Kafka server go to one worker, and begin."""
+    if "kafka" in getattr(item, "fixturenames", ()):
+        return 0
+    return 1 if item.nodeid.startswith(WAITING) else 2
 
 
 @pytest.hookimpl(wrapper=True)

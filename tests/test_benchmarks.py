@@ -58,6 +58,7 @@ def test_a_rival_with_other_answers_is_refused() -> None:
         jobs._checked(contestants, 1, SCALE, 3)
 
 
+@pytest.mark.soak
 def test_batches_of_any_size_and_all_at_once_give_the_same_detections() -> None:
     queries = data.draw_queries(5)
     table = data.events(SCALE)
@@ -85,6 +86,7 @@ def test_a_flow_brings_all_its_events_within_the_lateness() -> None:
     assert (np.maximum.accumulate(times) - times).max() < data.LATENESS
 
 
+@pytest.mark.soak
 def test_memory_of_a_stream_and_a_file_is_watched(tmp_path: Path) -> None:
     spec = ours.specification("AND", data.draw_queries(2), SCALE)
     streamed = memory._watch(spec, data.flow(SCALE, 1_000))
@@ -124,6 +126,7 @@ def test_batches_that_give_other_detections_are_refused(setting: jobs.Setting) -
         jobs._ratio("job", "measure", runs, 1, 3, same=True)
 
 
+@pytest.mark.soak
 def test_delivery_is_compared_with_the_release_of_the_same_windows(tmp_path: Path) -> None:
     ratio, kept = delivery.delivery(jobs.Setting(Scale(20_000), 1, tmp_path, 0, 0, 0))
     assert ratio.value > 0

@@ -129,6 +129,7 @@ def test_the_wheel_and_the_source_have_what_they_need(built: Path) -> None:
     assert not [name for name in inside if re.search(r"\.parquet$|\.nbc$|^demo-output", name)]
 
 
+@pytest.mark.soak
 def test_twine_finds_nothing_wrong(built: Path) -> None:
     checked = subprocess.run(
         [sys.executable, "-m", "twine", "check", "--strict", *built.iterdir()],
@@ -196,6 +197,7 @@ def test_a_missing_extra_gives_the_line_to_type(lean: Path, tmp_path: Path) -> N
     check_each(WITHOUT_EXTRAS, lean, tmp_path)
 
 
+@pytest.mark.soak
 def test_extras_that_need_a_ledger_are_named_once_there_is_one(lean: Path, tmp_path: Path) -> None:
     """The environment with tacit[ledger] is the lean one with more packages on its path."""
     more = tmp_path / "more"

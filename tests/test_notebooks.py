@@ -25,28 +25,23 @@ def list_kinds(cell: Any) -> list[set[str]]:
     return [set(kind) for kind, _ in groupby(kinds)]
 
 
-def test_notebooks_run_and_show_what_is_stored_in_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.cases(1)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_shows_what_is_stored_in_it(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Noise is fresh, so only the kinds of outputs are compared.
-
-    All of them run in one process, which forgets everything in between, and with
-    fewer taxis and data sets.
-    """
+    """With fewer taxis and data sets. Noise is fresh, so only the kinds of outputs are compared."""
     monkeypatch.syspath_prepend(str(DOCS))
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     nbformat: Any = importlib.import_module("nbformat")
     run_notebook = importlib.import_module("run_notebooks").run_notebook
-    whole = nbformat.v4.new_notebook()
-    for path in NOTEBOOKS:
-        whole.cells += nbformat.read(path, as_version=4).cells
-        whole.cells.append(nbformat.v4.new_code_cell("%reset -f"))
-    stored = [list_kinds(cell) for cell in whole.cells]
-    for cell in whole.cells:
+    notebook = nbformat.read(path, as_version=4)
+    stored = [list_kinds(cell) for cell in notebook.cells]
+    for cell in notebook.cells:
         cell.source = re.sub(r"taxis=\d+", f"taxis={TAXIS}", cell.source)
         cell.source = cell.source.replace("for seed in (1, 2, 3)", "for seed in (1,)")
-    run_notebook(whole, tmp_path)
-    assert [list_kinds(cell) for cell in whole.cells] == stored
+    run_notebook(notebook, tmp_path)
+    assert [list_kinds(cell) for cell in notebook.cells] == stored
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -410,6 +410,7 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path) -> None:
     assert tacit("audit", tmp_path / "plan.json", "--spec", tmp_path / "taxi.yaml").exit_code == 0
 
 
+@pytest.mark.soak
 def test_the_demo_finds_a_leak_and_closes_it(tmp_path: Path) -> None:
     """So few taxis as in the test above show none."""
     spec = demo._write_spec(tmp_path / "taxi.yaml")

@@ -169,6 +169,7 @@ def test_a_demo_in_a_folder_of_others_says_so(tmp_path: Path) -> None:
     assert shown.exit_code == 5
 
 
+@pytest.mark.soak
 def test_an_output_that_knows_few_letters_is_explained(folder: Path) -> None:
     (folder / "letters.yaml").write_text((folder / "spec.yaml").read_text().replace("us,", "Ü,"))
     done = subprocess.run(

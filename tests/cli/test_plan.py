@@ -301,6 +301,7 @@ def test_what_happens_past_a_limit_is_told(spec: Path, history: Path) -> None:
     assert line.split()[3] == f"{told['past']['queries'][0]['quality']:.3f}"
 
 
+@pytest.mark.soak
 def test_what_a_limit_gives_with_memory_is_told(spec: Path, history: Path) -> None:
     """Over whole days, as windows are paid for; and against other limits."""
     spec.write_text(SPEC.replace("epsilon: 2", "epsilon: 2, limit: 20 per day"))

@@ -103,6 +103,7 @@ def test_a_list_that_lacks_a_protected_name_is_a_mistake_with_its_place(tmp_path
         assert f"{spec}:9:" in command.stderr
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("registry", REGISTRIES.values(), ids=REGISTRIES)
 def test_with_a_ledger_nothing_is_charged_either(tmp_path: Path, registry: str) -> None:
     spec = house(tmp_path, '["007"]', registry)
@@ -122,6 +123,7 @@ def test_answers_to_standard_output_do_not_begin(tmp_path: Path) -> None:
         assert (shown.exit_code, shown.stdout) == (3, "")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("registry", REGISTRIES.values(), ids=REGISTRIES)
 def test_the_same_holds_in_python(tmp_path: Path, registry: str) -> None:
     spec = house(tmp_path, '["007"]', registry)
@@ -131,6 +133,7 @@ def test_the_same_holds_in_python(tmp_path: Path, registry: str) -> None:
             library.run(spec, source)
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("registry", [*REGISTRIES.values(), "subjects: ['007', 8, '7']"])
 @pytest.mark.parametrize("named", ['["007"]', "[007]"])
 def test_a_protected_name_is_found_as_it_is_written(
@@ -148,6 +151,7 @@ def test_a_protected_name_is_found_as_it_is_written(
     assert "'7' looks like '007'" in shown.stderr
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("registry", [*REGISTRIES.values(), "subjects: [7, 8]"])
 @pytest.mark.parametrize("named", ["[7]", "['7']"])
 def test_integers_in_a_column_are_their_digits(tmp_path: Path, registry: str, named: str) -> None:
@@ -259,6 +263,7 @@ def written_as(spec: Path, suffix: str) -> Path:
     return path
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("suffix", TEXT_FORMATS)
 @pytest.mark.parametrize("registry", [*REGISTRIES.values(), "subjects: ['007', '8']"])
 def test_a_protected_name_of_digits_is_protected_in_text_formats(

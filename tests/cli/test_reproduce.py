@@ -68,6 +68,7 @@ def test_everything_is_written_and_a_second_run_only_reads_it(
     assert str(out) not in told
 
 
+@pytest.mark.soak
 def test_processes_find_what_one_process_finds(
     reproduced: tuple[Path, CompletedProcess[str]],
 ) -> None:
@@ -150,6 +151,7 @@ def test_home_compares_the_three_mechanisms() -> None:
     assert all(row["inactive"] >= 0 for row in rows), "an error for each query"
 
 
+@pytest.mark.soak
 def test_variants_of_baselines_are_compared_where_it_is_asked_for() -> None:
     shown = tacit("reproduce", "synthetic", *QUICK, "--compare", "ablation", "--json")
     assert shown.exit_code == 0, shown.output

@@ -61,6 +61,7 @@ def run(tmp_path: Path, source: Path, *options: str) -> str:
     return out.read_text()
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 @pytest.mark.parametrize(
     ("column", "value"),

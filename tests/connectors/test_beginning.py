@@ -75,6 +75,7 @@ def test_a_run_from_mqtt_begins_when_the_broker_has_confirmed_the_subscription(
     assert caplog.text.count("the run r starts") == 1
 
 
+@pytest.mark.soak
 def test_a_run_from_kafka_begins_when_it_has_its_partitions(
     kafka: Kafka, config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,12 +6,15 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.connectors.examples import Example
 from tests.connectors.mqtt_clients import Peer, until
 from tests.engines.forking import Forks
 from tests.services import free_port, program
 
 
+@pytest.mark.soak
 def test_the_commands_of_the_readme_give_sensors_and_their_states(
     tmp_path: Path, forks: Forks
 ) -> None:

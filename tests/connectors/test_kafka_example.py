@@ -16,6 +16,7 @@ from tests.engines.forking import Forks
 from tests.services import KAFKA_JARS, QUICK_JAVA, free_port, program
 
 
+@pytest.mark.soak
 def test_the_commands_of_the_readme_give_a_consumer_its_answers(
     tmp_path: Path, forks: Forks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,7 @@ with open_resumable_sink(sys.argv[1]) as sink:
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["a.csv", "{query}/"])
 def test_after_a_kill_at_any_moment_each_answer_stands_there_once(
     name: str, tmp_path: Path, forks: Forks

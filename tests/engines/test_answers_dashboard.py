@@ -64,6 +64,7 @@ def list_panels() -> list[dict[str, Any]]:
     return panels
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("panel", list_panels(), ids=lambda panel: panel["title"])
 def test_every_panel_has_its_figures(stored: str, panel: dict[str, Any]) -> None:
     (target,) = panel["targets"]

@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.engines.crashes import (
     Crashes,
     check_complete,
@@ -35,6 +37,7 @@ def test_a_broker_with_sqlite_survives_kills_at_random_points(forks: Forks, tmp_
         assert flood(forks, tmp_path, broker, str(tmp_path / "spent.db"), killed) == 5
 
 
+@pytest.mark.soak
 def test_a_broker_that_goes_away_and_returns_is_waited_for(forks: Forks, tmp_path: Path) -> None:
     with Mosquitto(tmp_path) as broker:
 

@@ -500,6 +500,7 @@ def test_a_ledger_that_is_lost_is_waited_for(
     assert [record.getMessage() for record in caplog.records].count(str(error)) == 1
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("text", [SPEC, SLIDING, LIMITED], ids=["tumbling", "sliding", "limited"])
 def test_answers_that_others_have_overtaken_are_drawn_anew(tmp_path: Path, text: str) -> None:
     """What was drawn before never left, and is charged once."""

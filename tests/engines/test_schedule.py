@@ -52,6 +52,7 @@ def shifted(rows: list[Row], seconds: int) -> list[Row]:
     return [(who, at + seconds, kind) for who, at, kind in rows]
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("ahead", [3 * HOUR, 20 * HOUR, 6 * DAY])
 @pytest.mark.parametrize("place", [0, 1, 30, 60])
 @pytest.mark.parametrize("many", [1, 5])

@@ -180,6 +180,7 @@ def test_streams_of_several_subjects_have_the_errors_of_all_their_windows() -> N
     np.testing.assert_array_equal(flat[:, alike], deep[:, alike])
 
 
+@pytest.mark.soak
 def test_homes_go_through_the_engine_as_by_hand() -> None:
     spec = load_home_specification()
     made = Homes(homes=12, days=2, seed=5)
@@ -224,6 +225,7 @@ def test_drift_moves_rates_as_far_as_it_says() -> None:
     np.testing.assert_allclose(half.test.mean(axis=0), (old + new) / 2, atol=0.07)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", VARIATIONS)
 def test_a_variation_can_be_drawn_for_each_of_its_values(name: str) -> None:
     variation = VARIATIONS[name]
@@ -256,6 +258,7 @@ def test_a_run_does_what_is_left_and_finds_the_same(tmp_path: Path) -> None:
     assert again.asked == []
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("cut", [1, 40, 700])
 def test_a_line_that_was_broken_off_is_done_again(tmp_path: Path, cut: int) -> None:
     dice = Dice()
@@ -312,6 +315,7 @@ def test_parameters_tell_experiments_apart() -> None:
     assert len(set(told)) == len(told)
 
 
+@pytest.mark.soak
 def test_processes_find_what_one_process_finds() -> None:
     """`test_reproduce` does it with an experiment that takes longer."""
     seen: list[int] = []

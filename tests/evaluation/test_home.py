@@ -179,6 +179,7 @@ def test_a_later_week_is_answered_as_well_as_the_plan_expects(mechanism: str, de
     assert measure == pytest.approx(expected, abs=0.015)
 
 
+@pytest.mark.soak
 def test_better_mechanisms_answer_better() -> None:
     uniform, adaptive = quality("uniform", "literal")[1], quality("adaptive", "literal")[1]
     optimal = quality("optimal", "posterior")[1]

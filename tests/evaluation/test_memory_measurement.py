@@ -125,7 +125,7 @@ def test_memory_in_decoding_alone_never_chooses_a_channel() -> None:
     assert answer(made, streams(), noise()).shape == (1, 24, FIRST)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(2))
 def test_windows_that_are_independent_have_no_memory(seed: int) -> None:
     data = draw_data_set(seed)

@@ -92,6 +92,7 @@ def test_an_experiment_draws_and_keeps_them(mine: Path, tmp_path: Path) -> None:
         open_results(experiment, tmp_path / "out", 1)
 
 
+@pytest.mark.soak
 def test_subjects_have_answers_of_their_own(mine: Path) -> None:
     assert MINE[0] in Taxi(ONE, own=mine).comparison.methods
     drawn = make_taxi_data_set(generate_reports(8, 2, 1), 1)

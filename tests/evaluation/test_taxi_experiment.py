@@ -177,7 +177,7 @@ def errors(mechanism: str, decode: str, epsilon: str) -> float:
     return float(np.mean(found))
 
 
-@pytest.mark.cases(1)
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("epsilon", "uniform", "adaptive", "optimal"),
     [("0.5", 0.13, 0.12, 0.06), ("1", 0.12, 0.08, 0.06), ("3", 0.06, 0.016, 0.016)],

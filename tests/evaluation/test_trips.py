@@ -117,6 +117,7 @@ def test_reports_lie_within_the_city() -> None:
     assert reports["lat"].is_between(south, north).all()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_intervals_and_distances_are_those_of_t_drive(seed: int) -> None:
     between = steps(frame(Trips(seed=seed)))

@@ -18,5 +18,5 @@ def cluster() -> Iterator[StandaloneCluster]:
     """A standalone cluster for all tests that need one."""
     from tests.flink.cluster import StandaloneCluster
 
-    with StandaloneCluster(taskmanagers=2, slots=2) as running:
+    with StandaloneCluster(taskmanagers=1, slots=2) as running:
         yield running

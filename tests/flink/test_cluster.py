@@ -18,9 +18,9 @@ from tests.flink.cluster import StandaloneCluster
 
 
 def test_it_tells_what_it_is_and_has(cluster: StandaloneCluster) -> None:
-    overview = cluster.rest.check(4)
+    overview = cluster.rest.check(2)
     assert overview.version == find_flink_version()
-    assert (overview.taskmanagers, overview.slots, overview.free_slots) == (2, 4, 4)
+    assert (overview.taskmanagers, overview.slots, overview.free_slots) == (1, 2, 2)
     assert cluster.rest.has_python()
 
 
@@ -41,10 +41,10 @@ def test_another_version_is_refused(
 def test_slots_that_are_not_there_yet_are_waited_for_with_a_message(
     cluster: StandaloneCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster.rest.check(4)
+    cluster.rest.check(2)
     assert not caplog.messages
-    cluster.rest.check(5)
-    assert "has 4 of 4 slots free, and the job needs 5: it waits" in caplog.messages[0]
+    cluster.rest.check(3)
+    assert "has 2 of 2 slots free, and the job needs 3: it waits" in caplog.messages[0]
 
 
 def test_the_java_process_of_a_driver_starts_in_the_background_with_our_options() -> None:

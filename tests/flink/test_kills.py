@@ -16,6 +16,13 @@ from tests.flink.killing import Driver, check, prepare
 
 
 @pytest.fixture
+def cluster() -> Iterator[StandaloneCluster]:
+    """A standalone cluster that can lose a TaskManager."""
+    with StandaloneCluster(taskmanagers=2, slots=2) as running:
+        yield running
+
+
+@pytest.fixture
 def proxy(
     cluster: StandaloneCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Proxy]:
@@ -27,6 +34,7 @@ def proxy(
     started.close()
 
 
+@pytest.mark.soak
 def test_windows_go_on_without_the_driver(
     cluster: StandaloneCluster, proxy: Proxy, tmp_path: Path
 ) -> None:

@@ -329,6 +329,7 @@ def test_what_cannot_be_attacked_is_refused() -> None:
         tacit.attack(slid, history, plan=tacit.plan(slid, history))
 
 
+@pytest.mark.soak
 def test_the_command_reports_and_draws(tmp_path: Path) -> None:
     chance = np.random.default_rng(7)
     (tmp_path / "spec.yaml").write_text(TIGHT)

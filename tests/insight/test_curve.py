@@ -65,6 +65,7 @@ def test_epsilons_keep_their_proportions() -> None:
     assert {point.epsilon for point in few.points} == {2, 4}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", ["curve.svg", "curve.png", "curve.pdf", "CURVE.SVG"])
 def test_pictures_are_drawn_and_the_same_each_time(drawn: Curve, tmp_path: Path, name: str) -> None:
     path = tmp_path / name

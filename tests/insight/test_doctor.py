@@ -359,6 +359,7 @@ def test_a_broker_that_is_not_there_and_the_types_of_its_columns(tmp_path: Path)
     assert "does not answer (Connection refused)" in away[1]
 
 
+@pytest.mark.soak
 def test_a_topic_of_kafka_must_be_there(kafka: Kafka, config: Path, tmp_path: Path) -> None:
     KafkaFeed(kafka.secure, config, "doctor-gps").send_raw(b"{}")
     spec, place = written(tmp_path, SPEC), f"kafka://{kafka.secure}"

@@ -395,6 +395,7 @@ def test_where_a_run_is_refused_doctor_says_why_in_the_same_words(
     assert "\n".join(wrong(found)) == str(caught.value)
 
 
+@pytest.mark.cases(12)
 @pytest.mark.parametrize("prepare", SOUND.values(), ids=SOUND)
 def test_where_a_run_starts_doctor_finds_nothing_wrong(prepare: Prepare, tmp_path: Path) -> None:
     given, named = prepare(Place(tmp_path))
@@ -417,6 +418,7 @@ def contents(folder: Path) -> dict[str, tuple[int, int, bytes]]:
 ALL = {**REFUSED, **SOUND}
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("prepare", ALL.values(), ids=ALL)
 def test_doctor_leaves_everything_as_it_was(
     prepare: Prepare, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]

@@ -247,6 +247,7 @@ def test_what_is_recorded_can_be_read() -> None:
         assert all(parse_type(one) is not None for one in kernel.types)
 
 
+@pytest.mark.soak
 def test_the_record_is_not_out_of_date(tmp_path: Path) -> None:
     """If this fails, kernels have changed: `make kernels` records them again."""
     write_tuples(tmp_path)

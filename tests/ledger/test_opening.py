@@ -258,6 +258,7 @@ def test_a_file_that_may_not_grow_stops_with_a_clear_word(tmp_path: Path) -> Non
         assert ledger.take_over("run", "a").read_checkpoint() == b"%d" % (released - 1)
 
 
+@pytest.mark.soak
 def test_a_server_that_crashes_is_lost_until_it_is_back(url: str, postgres: Postgres) -> None:
     with Ledger.open(url) as ledger:
         lease = ledger.take_over("run", "a")

@@ -261,6 +261,7 @@ FLOATING = [0.0, -0.0, 0.1, -0.1, 5.5, -7.5, 3.0, 1e17, 1e300, -1e300, nan, inf,
 TEXTS = ["", "a", "b", "ab", "\u00e9", "\U0001f600", "\uffff", None]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("dtype", "values", "signs"),
     [

@@ -110,6 +110,7 @@ def protected_and_true(
 QUERIES = ["AND(a, x)", "SEQ(b, y)", "AND(a, b)", "OR(AND(x, y), NOT a)", "x"]
 
 
+@pytest.mark.cases(3)
 @EVERY_WAY
 def test_each_subject_is_answered_by_its_own_policy(mechanism: str, decode: str) -> None:
     """Nothing private: exact. Private x: exact but where x matters. All private: never sure."""

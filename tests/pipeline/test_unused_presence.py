@@ -64,6 +64,7 @@ def answer(
     return list(run), run
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("batch", [7, 1000, TUPLES])
 @pytest.mark.parametrize("patterns", [ORDERED, MIXED, CONDITIONAL])
 def test_answers_are_the_same_with_and_without_presence(

@@ -74,6 +74,7 @@ def find_gaps(*, memory: bool, ledger: Path | None = None) -> pl.DataFrame:
     return found.with_columns((pl.col("confidence") - pl.col("right")).abs().alias("gap"))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("limit", [True, *longer(False)], ids=["a limit", "every window"])
 def test_with_memory_confidence_is_right_at_every_hour(limit: bool, tmp_path: Path) -> None:
     found = find_gaps(memory=True, ledger=tmp_path / "ledger.db" if limit else None)

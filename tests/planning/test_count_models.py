@@ -72,6 +72,7 @@ def test_a_limit_is_spent_to_the_last_and_never_passed() -> None:
     assert learn(make(4, 1), CountLimit(Fraction(288), MICROSECONDS["d"])).spending is None
 
 
+@pytest.mark.soak
 def test_slow_counts_are_drawn_rarely_and_fast_ones_often() -> None:
     slow, fast = (learn(make(4, 1, speed=speed)).spending for speed in (0.2, 5.0))
     assert slow is not None
@@ -81,6 +82,7 @@ def test_slow_counts_are_drawn_rarely_and_fast_ones_often() -> None:
         assert list(rare) == sorted(rare, reverse=True)
 
 
+@pytest.mark.soak
 def test_a_filter_with_memory_is_better_than_the_draws_alone() -> None:
     memory = learn(make(6, 1), None)
     error, _ = measure(memory, make(4, 2))

@@ -132,6 +132,7 @@ def test_a_protected_run_counts_what_its_plan_expects(mechanism: str, decode: st
     assert furthest(mechanism, decode) < 4
 
 
+@pytest.mark.cases(3)
 @EVERY_WAY
 def test_the_quality_of_a_plan_is_that_of_a_run_on_later_windows(
     mechanism: str, decode: str

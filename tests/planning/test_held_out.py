@@ -69,6 +69,7 @@ def test_so_do_plans_with_memory() -> None:
     assert abs(find_bias(remembered)) < 4
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(("seed", "most"), [(3, 8), (5, 8), (20035, 60)])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_what_a_plan_gets_on_other_windows_is_what_a_run_counts(

@@ -99,6 +99,7 @@ def test_a_plan_for_another_specification_is_refused() -> None:
         Plan.from_dict(plan, other)
 
 
+@pytest.mark.soak
 def test_the_least_epsilon_reaches_the_quality_and_a_fine_grid_finds_nothing_less() -> None:
     spec = loads(SPEC)
     statistics = compute_statistics(spec, history())

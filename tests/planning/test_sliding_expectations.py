@@ -104,17 +104,19 @@ def test_a_protected_run_counts_what_its_plan_expects(mechanism: str, decode: st
     assert furthest(2, mechanism, decode) < 4
 
 
-@pytest.mark.cases(1)
+@pytest.mark.soak
 @pytest.mark.parametrize("mechanism", ["uniform", "adaptive", "optimal"])
 def test_the_same_with_more_panes(mechanism: str) -> None:
     assert furthest(5, mechanism, "posterior") < 4
 
 
+@pytest.mark.cases(2)
 @EVERY_WAY
 def test_a_run_with_a_little_more_noise_is_told_from_the_plan(mechanism: str, decode: str) -> None:
     assert furthest(2, mechanism, decode, "0.8") > 4
 
 
+@pytest.mark.cases(3)
 @SLIDES
 @pytest.mark.parametrize("mechanism", ["uniform", "adaptive", "optimal"])
 def test_answers_are_right_as_often_as_they_say(mechanism: str, panes: int) -> None:

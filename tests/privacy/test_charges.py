@@ -124,6 +124,7 @@ def test_a_window_costs_what_it_reveals_and_neighbours_pay_the_same(
         reject()
 
 
+@pytest.mark.cases(13)
 @specifications
 @each_draw
 def test_special_cases_cost_what_they_reveal(

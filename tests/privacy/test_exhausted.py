@@ -103,6 +103,7 @@ def test_past_a_limit_nothing_tells_neighbours_apart(
     assert all(within(ratio, epsilon) for epsilon, ratio in found.values())
 
 
+@pytest.mark.cases(13)
 @specifications
 @each_draw
 def test_special_cases_past_a_limit_are_no_exception(

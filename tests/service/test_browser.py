@@ -146,6 +146,7 @@ def test_the_story_of_all_roles(service: Running, chromium: Browser, tmp_path: P
     assert errors == []
 
 
+@pytest.mark.soak
 def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
     """A consumer proposes, a subject sets a limit, an operator approves, an answer arrives."""
     errors: list[str] = []
@@ -265,6 +266,7 @@ def test_axe_finds_nothing_and_pages_fit_on_a_phone(service: Running, chromium: 
     assert errors == []
 
 
+@pytest.mark.soak
 def test_everything_can_be_reached_with_the_keyboard(service: Running, chromium: Browser) -> None:
     page = open_page(chromium, [])
     log_in(page, service, "consumer", "clinic")

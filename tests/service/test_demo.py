@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tacit.service.demo import DemoOptions, create_links, prepare_demo, send_trips
 from tacit.service.server import ServerOptions
@@ -15,6 +16,7 @@ from tests.cli.small_runs import tacit
 from tests.service.services import bearer, join
 
 
+@pytest.mark.soak
 def test_the_demo_answers_for_every_role(tmp_path: Path) -> None:
     demo = DemoOptions(taxis=6, speed=600)
     given, setup = prepare_demo(tmp_path, demo)

@@ -175,6 +175,7 @@ def test_a_provider_that_is_down_is_reported(tmp_path: Path) -> None:
         login.begin(LoginAttempt.start(), "http://localhost/")
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

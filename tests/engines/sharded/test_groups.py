@@ -40,6 +40,7 @@ def same(some: list[bytes], others: list[bytes]) -> bool:
     return [content(one) for one in some] == [content(one) for one in others]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("text", [SPEC, SLIDING], ids=["tumbling", "sliding"])
 def test_states_are_the_same_however_shards_are_grouped(tmp_path: Path, text: str) -> None:
     """Open windows, earlier panes and the noise that was drawn for them."""

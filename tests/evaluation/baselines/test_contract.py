@@ -147,6 +147,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         Setting(names, (frozenset({"e0"}),), (And(*names),), np.zeros((1, 13), np.bool_))
 
 
+@pytest.mark.soak
 @every
 def test_a_thousand_windows_of_twenty_types_take_about_a_millisecond(baseline: Baseline) -> None:
     drawn = draw_data_set(1)

@@ -203,6 +203,7 @@ def test_an_epsilon_that_is_not_positive_is_refused() -> None:
         CountSetting(np.empty((0, DAY)), 10)
 
 
+@pytest.mark.soak
 def test_the_comparison_has_a_row_for_each_method_and_epsilon() -> None:
     series = [CountSeries("made", 400, "query", make_days(4), 2)]
     found = compare_counts(series, (5.0, 50.0), repeats=2)

@@ -124,6 +124,7 @@ def test_bits_that_never_change_tell_nothing() -> None:
     assert channels[:, 0] == pytest.approx(channels[:, 1])
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("baseline", BASELINES, ids=lambda baseline: baseline.name)
 def test_posterior_decoding_is_hardly_ever_worse_than_literal(baseline: Baseline) -> None:
     """Over a few data sets together, at an epsilon where there is much noise."""
@@ -147,6 +148,7 @@ def test_the_prior_alone_answers_by_public_events_as_well_as_can_be() -> None:
     assert found == best
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("seed", [0, 4])
 def test_the_prior_alone_does_what_the_engine_does_with_next_to_no_epsilon(seed: int) -> None:
     drawn = draw_data_set(seed)

@@ -90,6 +90,7 @@ def lasting(subjects: int, seed: int) -> Presence:
 HOME = Setting(("x", "z"), (frozenset("x"),), (Or("x", "z"),), lasting(60, 1))
 
 
+@pytest.mark.soak
 def test_memory_is_worth_much_where_events_last_and_nothing_where_they_do_not() -> None:
     baseline = PrivateTypes(EventLevel())
     fast = np.random.default_rng(3).random((60, 200, 2)) < 0.5

@@ -19,6 +19,7 @@ def test_the_element_that_no_query_asks_for_is_suppressed() -> None:
     assert choose_suppressed(small) == (1,)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_other_choice_of_elements_has_better_quality_on_history(seed: int) -> None:
     history = windows(150, seed)

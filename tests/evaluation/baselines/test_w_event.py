@@ -313,6 +313,7 @@ def test_published_noise_has_the_scale_that_was_spent_and_no_other(
     assert rejects(noise.ravel(), 0.95)
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
 @pytest.mark.parametrize(
     "baseline",

@@ -161,6 +161,7 @@ def test_one_loop_gives_what_single_steps_give(
     assert fast != answer(spec, plan, Fresh(2), exhausted)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("octet", [0, 0x40, 0x81, 0xFF])
 def test_requests_for_more_bytes_make_no_difference(
     octet: int, loops: list[int], monkeypatch: pytest.MonkeyPatch

@@ -245,6 +245,7 @@ def test_damaged_elements_are_refused(number: int, decode: str) -> None:
         read_mechanism("uniform", damaged, POLICY, QUERIES)
 
 
+@pytest.mark.cases(7)
 @pytest.mark.parametrize("number", range(19))
 def test_damaged_draws_are_refused(number: int) -> None:
     damaged = plain("optimal", "posterior")

@@ -215,6 +215,7 @@ def test_a_prior_by_hand_tells_how_likely_a_query_is(
                 assert yes == (likely >= 0.5)
 
 
+@pytest.mark.cases(2)
 @EVERY_WAY
 def test_history_tells_how_likely_a_query_is(mechanism: str, decode: str) -> None:
     """In a context that was met often, about as likely as it was true there."""
@@ -260,6 +261,7 @@ def test_only_those_whose_limit_is_reached_get_public_answers(mechanism: str, de
     assert cut.equals(table)
 
 
+@pytest.mark.cases(3)
 @EVERY_WAY
 def test_where_nobody_is_exhausted_all_is_as_without_limits(mechanism: str, decode: str) -> None:
     spec = specification(decode=decode)
@@ -324,6 +326,7 @@ def test_what_asks_for_a_private_event_past_a_limit_cannot_be_made() -> None:
         Curious([Name("p"), Name("a")], {"a"}, PatternIndex())
 
 
+@pytest.mark.cases(3)
 @EVERY_WAY
 def test_a_plan_is_read_as_it_was_written(mechanism: str, decode: str, tmp_path: Path) -> None:
     spec = specification(decode=decode)
@@ -375,6 +378,7 @@ def test_a_plan_cannot_unsay_what_public_events_decide() -> None:
         assert np.array_equal(likely, np.where(part.decided < 0, 0.25, part.decided))
 
 
+@pytest.mark.cases(3)
 @EVERY_WAY
 def test_a_plan_says_what_to_expect_past_a_limit(mechanism: str, decode: str) -> None:
     """What comes of the history itself, if everybody's limit is reached there."""

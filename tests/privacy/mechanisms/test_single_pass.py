@@ -140,6 +140,7 @@ def test_a_single_pass_gives_the_answers_of_single_steps(
     assert fast != answer(spec, plan, Fresh(seed + 1), 1)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("octet", [0, 0x40, 0x81, 0xA0, 0xFF])
 def test_threads_and_requests_for_more_bytes_make_no_difference(
     octet: int, passes: list[bool], monkeypatch: pytest.MonkeyPatch
