@@ -66,20 +66,20 @@ def _read_duration(value: Any) -> int:
     if isinstance(value, timedelta):
         value = value // timedelta(microseconds=1)
         if value < 0:
-            raise ValueError("a length of time cannot be negative")
+            raise ValueError("a duration cannot be negative")
         return int(value)
     if not isinstance(value, str):
         written = describe(value)
         hint = f", such as '{written} s'" if type(value) in (int, Number) else ": '10 min'"
-        raise ValueError(f"a length of time is written with its unit{hint}; got {written}")
+        raise ValueError(f"a duration is written with its unit{hint}; got {written}")
     if value.lstrip().startswith("-"):
-        raise ValueError(f"a length of time cannot be negative; got {describe(value)}")
+        raise ValueError(f"a duration cannot be negative; got {describe(value)}")
     return parse_duration(value)
 
 
 def _above_zero(duration: int) -> int:
     if duration == 0:
-        raise ValueError("this length of time must be more than 0, such as '10 min'")
+        raise ValueError("this duration must be more than 0, such as '10 min'")
     return duration
 
 

@@ -38,7 +38,7 @@ def parse_duration(text: str) -> int:
     unit = _SPELLINGS.get(found[2]) if found else None
     if found is None or unit is None:
         raise ValueError(
-            f"expected a length of time with its unit ({UNITS}), such as '10 min'; got '{text}'"
+            f"expected a duration with its unit ({UNITS}), such as '10 min'; got '{text}'"
         )
     exact = Decimal(found[1]) * MICROSECONDS[unit]
     if exact != int(exact):

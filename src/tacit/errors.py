@@ -30,7 +30,8 @@ contents of an event, since messages reach logs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
@@ -205,6 +206,16 @@ class FencedError(LedgerError):
 
 class StaleError(LedgerError):
     """Other runs have charged the same accounts meanwhile, so noise is drawn again."""
+
+
+@contextmanager
+def translate_write_errors(place: object) -> Iterator[None]:
+    """Turn a failure to write a file or folder into a SinkError with the reason."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise SinkError(f"{place} cannot be written: {why}; choose another place") from error
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from tacit.errors import MissingExtraError, SinkError
+from tacit.errors import MissingExtraError, SinkError, translate_write_errors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,13 +57,9 @@ def make_picture(draw: Callable[[], Figure], path: str | PathLike[str] | None = 
     import matplotlib as mpl
 
     suffix = next(one for one in SUFFIXES if fspath(path).lower().endswith(one))
-    with mpl.rc_context(_STYLE):
-        try:
-            figure = draw()
-            figure.savefig(path, metadata=_METADATA[suffix], dpi=150)
-        except OSError as error:
-            why = error.strerror or type(error).__name__
-            raise SinkError(f"{path} cannot be written: {why}; choose another place") from error
+    with mpl.rc_context(_STYLE), translate_write_errors(path):
+        figure = draw()
+        figure.savefig(path, metadata=_METADATA[suffix], dpi=150)
     return figure
 
 

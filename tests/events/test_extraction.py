@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tacit.errors import SchemaError
-from tacit.events import sieves
+from tacit.events import filters
 from tacit.events.areas import Area
 from tacit.events.extraction import Extractor
 from tacit.events.streams import Stream
@@ -196,7 +196,7 @@ def test_how_the_input_is_cut_never_changes_the_result(
     events["inside"] = {"inside": "home"}
     areas = {"home": Area(box=(0, 0, 1, 1))}
     whole = extractor(events, areas).masks(table)
-    monkeypatch.setattr(sieves, "WIDEST", rng.choice([1, 3, 100]))
+    monkeypatch.setattr(filters, "WIDEST", rng.choice([1, 3, 100]))
     monkeypatch.setattr("tacit.events.extraction._BLOCK", rng.choice([1, 7, 64]))
     pieces = extractor(events, areas)
     start, masks = 0, []
@@ -209,7 +209,7 @@ def test_how_the_input_is_cut_never_changes_the_result(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_masks_held_before_never_shows(seed: int) -> None:
-    """Whatever sieve is the first: it writes every word of every mask."""
+    """Whatever filter is the first: it writes every word of every mask."""
     rng = random.Random(seed)
     table = random_table(rng, 50)
     events = {f"e{i}": {"where": random_condition(rng)[0]} for i in range(rng.choice([1, 2, 70]))}

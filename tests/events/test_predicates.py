@@ -185,7 +185,7 @@ def test_a_cast_of_text_to_a_time_is_refused(where: str) -> None:
         ("STRPTIME(d, '%H:%M') > '2024-01-01'", "does not describe a time"),
         ("d > DATE '2024-13-01'", "expected a date such as"),
         ("d > TIMESTAMP 'tomorrow'", "expected a time such as"),
-        ("d > INTERVAL '1 month'", "expected a length of time"),
+        ("d > INTERVAL '1 month'", "expected a duration"),
         ("EXTRACT(CENTURY FROM d) = 1", "EXTRACT knows YEAR"),
         ("d AT TIME ZONE 'Mars' > '2024-01-01'", "name of a time zone"),
         ("CAST(a AS DECIMAL(10, 2)) > 1", "without brackets"),

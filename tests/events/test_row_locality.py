@@ -44,7 +44,7 @@ BY_KIND: dict[Kind, tuple[str, ...]] = {
     "date": ("d",),
     "time": ("t", "n", "z"),
     "time of day": ("o",),
-    "length": ("l",),
+    "duration": ("l",),
 }
 TEXTS = [
     "", " ", "a", "A,b,,c", "7", " 12.5", "-3e4", "1e400", "true", "FALSE", "2024-01-31",
@@ -327,7 +327,7 @@ def test_masks_are_the_same_on_every_path_and_for_every_cut(
         alone = masks([table.slice(0, 25), table.slice(25, 1), table.slice(26)], [name])
         expected = whole[:, number // 64] >> np.uint64(number % 64) & np.uint64(1)
         assert (alone[:, 0] == expected).all(), conditions[number]
-    monkeypatch.setattr("tacit.events.sieves.WIDEST", 1)
+    monkeypatch.setattr("tacit.events.filters.WIDEST", 1)
     assert (masks([table], list(events)) == whole).all()
 
 
@@ -340,7 +340,7 @@ def literals(kind: Kind) -> st.SearchStrategy[Tree]:
         "date": st.dates(date(1970, 1, 1), date(2040, 1, 1)),
         "time": st.datetimes(datetime(1970, 1, 1), datetime(2040, 1, 1), timezones=st.just(UTC)),
         "time of day": st.times(),
-        "length": st.timedeltas(timedelta(-100), timedelta(100)),
+        "duration": st.timedeltas(timedelta(-100), timedelta(100)),
     }
     return st.one_of(values[kind], st.none()).map(Literal)
 

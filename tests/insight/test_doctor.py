@@ -20,10 +20,10 @@ import pytest
 
 from tacit.cli.sources import split_streams
 from tacit.engines.setup import RunOptions
-from tacit.insight import surroundings
+from tacit.insight import environment
 from tacit.insight.doctor import doctor, examine
+from tacit.insight.environment import is_remote
 from tacit.insight.findings import Findings
-from tacit.insight.surroundings import is_remote
 from tacit.ledger import overview as glancing
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.overview import read_overview
@@ -544,7 +544,7 @@ def test_a_clock_that_went_back_is_found(whole: Any, monkeypatch: pytest.MonkeyP
 def test_a_clock_that_nobody_keeps_matters_where_windows_go_by_it(
     tmp_path: Path, sent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(surroundings, "_drifts", lambda: True)
+    monkeypatch.setattr(environment, "_drifts", lambda: True)
     only(examine(a_run(written(tmp_path, SPEC), (str(sent),))), "clock", "ok")
     spec = written(tmp_path, SPEC.replace("1 min}", "1 min, close: clock}"))
     assert "NTP" in only(examine(a_run(spec)), "clock", "warning")
@@ -574,7 +574,7 @@ def test_open_doors_are_found(whole: Any) -> None:
 def test_what_is_not_installed_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(surroundings, "find_spec", lambda _: None)
+    monkeypatch.setattr(environment, "find_spec", lambda _: None)
     source = f"mqtt://127.0.0.1/a/{{who}}?{COLUMNS}&payload=cbor"
     setup = a_run(
         written(tmp_path, SPEC), (source,), ledger="postgresql://x@y/z", to="kafka://127.0.0.1"

@@ -182,7 +182,7 @@ def test_constants_and_columns_are_printed_without_loss(value: Any, column: str)
         ("a[2]", 1, 2, "a{2,3}"),
         ("a WITHIN 5 parsecs", 1, 10, "us, ms, s, min, h or d"),
         ("a WITHIN 5", 1, 11, "expected a unit of time (us, ms, s, min, h or d)"),
-        ("a WITHIN min", 1, 10, "expected a length of time, such as '10 min'"),
+        ("a WITHIN min", 1, 10, "expected a duration, such as '10 min'"),
         ("a WITHIN 0.1 us", 1, 10, "finer than a microsecond"),
         ("SEQ(a, where)", 1, 8, "It is a keyword: choose another name."),
         ("at-hospital", 1, 3, "A name has letters"),

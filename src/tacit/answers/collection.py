@@ -16,6 +16,7 @@ from tacit.answers.count_estimates import LEVEL, AnyPlan, CountEstimates, Method
 from tacit.answers.count_model import CountModel
 from tacit.answers.count_sums import Per
 from tacit.answers.counts import count_schema
+from tacit.html_tables import format_html_table
 from tacit.pictures import make_picture
 from tacit.quantities import count
 
@@ -138,16 +139,10 @@ class CollectedAnswers:
         return f"<{len(self):,} {kind} answers; detected: {found or 'no queries'}{refused}>"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td style='text-align:right'>{times:,}</td></tr>"
-            for name, times in self.counts().items()
-        )
-        kind = self.kind
-        return (
-            f"<table><caption>{kind[0].upper()}{kind[1:]} answers: {len(self):,}</caption>"
-            f"<thead><tr><th>query</th><th>detected</th></tr></thead><tbody>{rows}</tbody></table>"
-            + "".join(f"<p>{escape(text)}</p>" for text in self._list_refused())
-        )
+        rows = [(name, f"{times:,}") for name, times in self.counts().items()]
+        caption = f"{self.kind[0].upper()}{self.kind[1:]} answers: {len(self):,}"
+        notes = "".join(f"<p>{escape(text)}</p>" for text in self._list_refused())
+        return format_html_table(caption, ("query", "detected"), rows) + notes
 
     def _list_refused(self) -> list[str]:
         """Say how many tuples were refused, and why; nothing if none were."""

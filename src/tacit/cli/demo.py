@@ -65,8 +65,8 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
     from tacit.cli.demo_tables import compare_answers, join_truth, show_morning
     from tacit.cli.sources import write_answers
     from tacit.cli.warm import show_compilation
-    from tacit.connectors.appending_sink import translate_errors
     from tacit.engines.local import survey
+    from tacit.errors import translate_write_errors
     from tacit.insight.audit import audit
     from tacit.insight.curve import compute_curve
     from tacit.kernels.ahead import compile_ahead, compile_beside
@@ -76,7 +76,7 @@ def run_demo(out: Path, taxis: int, days: float, seed: int) -> None:
     from tacit.planning.planner import make_plan
 
     console = _open_console()
-    with translate_errors(str(out)):
+    with translate_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         _check_writable(out)
     spec = _write_spec(out / "taxi.yaml")

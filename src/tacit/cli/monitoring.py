@@ -18,7 +18,7 @@ from tacit.cli.log import log_to_stderr
 from tacit.cli.signals import SignalRelay, handle_signals
 from tacit.cli.status_line import show_status
 from tacit.engines.metrics import Metrics, MetricsAddress, require_metrics
-from tacit.errors import SinkError, TacitError
+from tacit.errors import TacitError, translate_write_errors
 from tacit.pipeline.status import RunStatus
 
 _LOG: Final = logging.getLogger(__name__)
@@ -91,12 +91,9 @@ class MonitoringOptions:
 def write_pid_file(path: Path) -> Iterator[None]:
     """Keep the process id in a file; remove the file at the end."""
     fresh = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
+    with translate_write_errors(path):
         fresh.write_text(f"{os.getpid()}\n")
         os.replace(fresh, path)
-    except OSError as error:
-        why = os.strerror(error.errno or 0)
-        raise SinkError(f"{path} cannot be written: {why}; choose another place") from error
     try:
         yield
     finally:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -63,7 +63,6 @@ _PLANNING: Final = 0.1
 )
 @click.option(
     "--curve",
-    "show_curve",
     is_flag=True,
     help="Show quality against epsilon; if there are limits, also against epsilon per day.",
 )
@@ -85,23 +84,7 @@ _PLANNING: Final = 0.1
 )
 @options.fail_if_refused
 @options.as_json()
-def plan(
-    spec: Path,
-    history: tuple[str, ...],
-    out: Path | None,
-    mechanism: str | None,
-    decode: str | None,
-    prior: Path | None,
-    quality: str | None,
-    least: Literal["total", "largest", "limit"],
-    show_curve: bool,
-    objective: str | None,
-    plot: Path | None,
-    watch: bool,
-    target: str | None,
-    allowed: float | None,
-    as_json: bool,
-) -> None:
+def plan(spec: Path, watch: bool, target: str | None, as_json: bool, **values: Any) -> None:
     """Make a plan from history.
 
     A plan gives the best quality for the epsilon that the specification grants; --quality finds the
@@ -117,19 +100,7 @@ def plan(
       tacit plan home.yaml --history doors=doors.csv --history power=power.csv --plot curve.svg
       tacit plan taxi.yaml --history january.parquet -o plan.json --watch --signal taxi.pid
     """
-    wanted = PlanOptions(
-        history,
-        prior,
-        mechanism,
-        decode,
-        quality,
-        out,
-        plot,
-        allowed,
-        least,
-        objective,
-        show_curve,
-    )
+    wanted = PlanOptions(**values)
     if watch:
         watch_and_plan(spec, wanted, as_json, target)
     elif target is not None:
@@ -147,15 +118,15 @@ class PlanOptions:
     mechanism: str | None
     decode: str | None
     quality: str | None
+    least: Literal["total", "largest", "limit"]
+    """What `quality` makes least."""
+    objective: str | None
+    curve: bool
+    """Whether quality against epsilon is shown."""
     out: Path | None
     plot: Path | None
-    allowed: float | None = None
+    allowed: float | None
     """The share of history that may be refused; None if any share may."""
-    least: Literal["total", "largest", "limit"] = "total"
-    """What `quality` makes least."""
-    objective: str | None = None
-    curve: bool = False
-    """Whether quality against epsilon is shown."""
 
 
 def make_plan(spec_file: Path, wanted: PlanOptions, as_json: bool) -> None:

@@ -13,7 +13,7 @@ import click
 
 from tacit.cli import options
 from tacit.cli.progress import show_data_sets, show_spinner
-from tacit.errors import SinkError
+from tacit.errors import translate_write_errors
 from tacit.quantities import count
 
 if TYPE_CHECKING:
@@ -279,7 +279,6 @@ def reproduce_counts(
     as_json: bool,
 ) -> None:
     """Compare counts over a day, on generated trips and, if `data` is given, on T-Drive."""
-    from tacit.connectors.appending_sink import translate_errors
     from tacit.evaluation.count_days import (
         compare_counts,
         draw_counts,
@@ -290,7 +289,7 @@ def reproduce_counts(
     from tacit.pictures import SUFFIXES, make_picture
 
     if out is not None:
-        with translate_errors(str(out)):
+        with translate_write_errors(out):
             out.mkdir(parents=True, exist_ok=True)
     with show_spinner("Counting ..."):
         # Three days are history, two are released.
@@ -299,7 +298,7 @@ def reproduce_counts(
             series.append(read_tdrive(data))
         frame = compare_counts(series, repeats=repeats, seed=seed)
     if out is not None:
-        with translate_errors(str(out)):
+        with translate_write_errors(out):
             frame.write_csv(out / "table.csv")
         for suffix in SUFFIXES:
             make_picture(lambda: draw_counts(frame), out / f"figure{suffix}")
@@ -430,12 +429,9 @@ def _write_files(outcome: ExperimentOutcome, out: Path, command: str) -> None:
     from tacit.evaluation.reports import format_report, to_csv
     from tacit.pictures import SUFFIXES
 
-    try:
+    with translate_write_errors(out):
         (out / "table.csv").write_text(to_csv(outcome), "utf-8")
         (out / "report.md").write_text(format_report(outcome, command), "utf-8")
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise SinkError(f"{out} cannot be written: {why}; choose another place") from error
     for suffix in SUFFIXES:
         plot(outcome, out / f"figure{suffix}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,29 +135,16 @@ def submit(
     sources: tuple[str, ...],
     plan_file: Path | None,
     sink: str | None,
-    counts_to: str | None,
     engine: str,  # noqa: ARG001 - Flink is the only one
-    parallelism: int,
-    cluster: str | None,
-    detach: bool,
-    application: bool,
     attach: bool,
-    folder: Path | None,
-    ledger_place: str | None,
-    name: str | None,
     mechanism: str | None,
     subjects: Path | None,
-    follow: bool,
-    idle: str,
-    shards: int,
-    python: str | None,
-    repeats: bool,
-    settings: tuple[str, ...],
     metrics: str | None,
     log: str,
     log_level: str | None,
     allowed: float | None,
     as_json: bool,
+    **job: Any,
 ) -> None:
     """Run on Apache Flink, on one machine or many.
 
@@ -186,37 +173,22 @@ def submit(
     from tacit.engines.flink.submission import open_submission, serve_metrics
 
     monitoring = MonitoringOptions.parse(metrics, log, log_level, None, "in the folder")
-    wanted = SubmitOptions(
-        name,
-        folder,
-        ledger_place,
-        parallelism,
-        cluster,
-        python,
-        shards,
-        follow,
-        idle,
-        repeats,
-        settings,
-        detach,
-        counts_to,
-        application,
-    )
     with (
         monitoring.logging(live=True),
         monitoring.handle_signals() as signals,
         ExitStack() as stack,
     ):
         if attach:
-            job_options = wanted.resolve(spec)
+            job_options = _resolve_options(spec, **job)
             run = _attach(job_options)
         else:
             if spec is None or not sources or sink is None:
                 raise click.UsageError("give SPEC, SOURCE... and --to, or --attach")
-            job_options = wanted.resolve(spec)
+            job_options = _resolve_options(spec, **job)
             version = _read_version(spec, plan_file, mechanism, subjects)
             check_targets(
-                [sink, counts_to, job_options.ledger], [spec, plan_file, subjects, *sources]
+                [sink, job_options.counts_to, job_options.ledger],
+                [spec, plan_file, subjects, *sources],
             )
             opening = open_submission(version, split_streams(sources), [sink], job_options)
             run = stack.enter_context(opening)
@@ -246,56 +218,38 @@ def _read_version(
     return SpecVersion(replace_registry(declared, subjects, None), plan)
 
 
-@dataclass(frozen=True)
-class SubmitOptions:
-    """Where and how a job runs, as the command line has it."""
+def _resolve_options(
+    spec: Path | None,
+    *,
+    name: str | None,
+    folder: Path | None,
+    ledger_place: str | None,
+    idle: str,
+    settings: tuple[str, ...],
+    **others: Any,
+) -> JobOptions:
+    """Check the options of a job and fill in the defaults."""
+    from tacit.engines.flink.submission import JobOptions
 
-    name: str | None
-    folder: Path | None
-    ledger: str | None = field(repr=False)
-    parallelism: int
-    cluster: str | None
-    python: str | None
-    shards: int
-    follow: bool
-    idle: str
-    repeats: bool
-    settings: tuple[str, ...] = field(repr=False)
-    detach: bool
-    counts_to: str | None = field(default=None, repr=False)
-    application: bool = False
-
-    def resolve(self, spec: Path | None) -> JobOptions:
-        """Check the options and fill in the defaults."""
-        from tacit.engines.flink.submission import JobOptions
-
-        name = self.name or ("" if spec is None else spec.stem)
-        if not name.strip():
-            raise click.BadParameter("the name must not be empty", param_hint="--name")
-        try:
-            idle = parse_duration(self.idle)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--idle") from error
-        pairs = [setting.partition("=") for setting in self.settings]
-        for key, sign, _ in pairs:
-            if not sign or not key:
-                raise click.BadParameter(f"expected KEY=VALUE, got '{key}'", param_hint="--set")
-        return JobOptions(
-            name,
-            self.folder or Path(f"{name}.job"),
-            self.ledger,
-            self.parallelism,
-            self.cluster,
-            self.python,
-            self.shards,
-            self.follow,
-            idle,
-            self.repeats,
-            {key: value for key, _, value in pairs},
-            self.detach,
-            self.counts_to,
-            self.application,
-        )
+    name = name or ("" if spec is None else spec.stem)
+    if not name.strip():
+        raise click.BadParameter("the name must not be empty", param_hint="--name")
+    try:
+        longest = parse_duration(idle)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--idle") from error
+    pairs = [setting.partition("=") for setting in settings]
+    for key, sign, _ in pairs:
+        if not sign or not key:
+            raise click.BadParameter(f"expected KEY=VALUE, got '{key}'", param_hint="--set")
+    return JobOptions(
+        name,
+        folder or Path(f"{name}.job"),
+        ledger_place,
+        idle=longest,
+        settings={key: value for key, _, value in pairs},
+        **others,
+    )
 
 
 def _print_report(report: JobReport, allowed: float | None, as_json: bool) -> None:

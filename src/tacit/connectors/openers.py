@@ -42,12 +42,12 @@ def open_input(name: str | os.PathLike[str], *, follow: bool = False) -> Source:
         return open_source(text)
     path = Path(text)
     if path.is_dir():
-        from tacit.connectors.growing_folder import GrowingSource
+        from tacit.connectors.follow_folder import FollowFolderSource
 
-        return GrowingSource(path)
-    from tacit.connectors.follow_source import FollowSource
+        return FollowFolderSource(path)
+    from tacit.connectors.follow_file import FollowFileSource
 
-    return FollowSource(path)
+    return FollowFileSource(path)
 
 
 def open_sink(

@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-
-from tacit.kernels import compiled
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import dijkstra
 
 EXTENT: Final = (116.2, 39.75, 116.6, 40.05)
 """Smallest longitude and latitude, largest longitude and latitude."""
@@ -218,32 +218,16 @@ def _compute_travel_times(
     return times.astype(np.int64)
 
 
-@compiled
 def _route(links: np.ndarray[Any, Any], times: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Find the first direction from every crossing to every goal; -1 if there is no way."""
-    n = len(links)
-    routes = np.full((n, n), -1, np.int8)
-    reached = np.empty(n, np.int64)
-    queue = np.empty(n + 1, np.int64)
-    queued = np.zeros(n, np.bool_)
-    for goal in range(n):
-        reached[:] = np.iinfo(np.int64).max
-        reached[goal] = 0
-        queue[0] = goal
-        head, tail = 0, 1
-        while head != tail:
-            here = queue[head]
-            head = (head + 1) % (n + 1)
-            queued[here] = False
-            for k in range(8):
-                there = links[here, k]
-                if there >= 0 and reached[here] + times[here, k] < reached[there]:
-                    reached[there] = reached[here] + times[here, k]
-                    routes[goal, there] = (k + 4) % 8
-                    if not queued[there]:
-                        queued[there] = True
-                        queue[tail] = there
-                        tail = (tail + 1) % (n + 1)
+    here, direction = np.nonzero(links >= 0)
+    there = links[here, direction]
+    # Roads are reversed, so that the crossing before a crossing is the next one to the goal.
+    reverse = csr_array((times[here, direction], (there, here)), (len(links), len(links)))
+    following = dijkstra(reverse, return_predecessors=True)[1]
+    routes = np.full(following.shape, -1, np.int8)
+    for k in range(8):
+        routes[(following == links[:, k]) & (following >= 0)] = k
     return routes
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.errors import SinkError, StateError
+from tacit.errors import StateError, translate_write_errors
 
 FORMAT: Final = 2
 PARAMETERS: Final = "run.json"
@@ -33,7 +33,7 @@ class StoredResults:
             return
         # Compared later in the form in which it is read again.
         parameters = json.loads(json.dumps(parameters))
-        try:
+        with translate_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             if (folder / PARAMETERS).exists():
                 _check_same(folder, parameters)
@@ -42,8 +42,6 @@ class StoredResults:
                 (folder / RESULTS).write_text("", "utf-8")
                 text = json.dumps({"format": FORMAT, "parameters": parameters}, indent=2)
                 (folder / PARAMETERS).write_text(text + "\n", "utf-8")
-        except OSError as error:
-            raise _explain_error(folder, error) from error
 
     def store(self, number: int, errors: NDArray[np.float64]) -> None:
         """Store the results of a data set."""
@@ -51,11 +49,11 @@ class StoredResults:
         if self._folder is None:
             return
         line = json.dumps({"dataset": number, "errors": errors.tolist()})
-        try:
-            with (self._folder / RESULTS).open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError as error:
-            raise _explain_error(self._folder, error) from error
+        with (
+            translate_write_errors(self._folder),
+            (self._folder / RESULTS).open("a", encoding="utf-8") as file,
+        ):
+            file.write(line + "\n")
 
     def _read(self, path: Path) -> None:
         """Read stored results. An incomplete line is ignored, and its data set is repeated."""
@@ -102,8 +100,3 @@ def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return "not given" if value is None else str(value)
-
-
-def _explain_error(folder: Path, error: OSError) -> SinkError:
-    why = error.strerror or type(error).__name__
-    return SinkError(f"{folder} cannot be written: {why}; choose another place")

@@ -1,7 +1,7 @@
 """Extract events from tuples: for each tuple, the mask of its event types.
 
 The condition of an event type is a conjunction: the factors of its `where`, and `inside`. They
-are grouped into sieves, each over few columns and for many event types at once:
+are grouped into filters, each over few columns and for many event types at once:
 
 - A column with few distinct values (small integers, booleans, dictionaries): Polars evaluates the
   predicates once per distinct value; a compiled loop looks the bits up.
@@ -25,22 +25,22 @@ from polars.exceptions import PanicException
 
 from tacit.buffers import allocate
 from tacit.errors import SchemaError, nearest
+from tacit.events.filters import (
+    AreaFilter,
+    BooleanFilter,
+    Conditions,
+    DictionaryFilter,
+    ExpressionFilter,
+    IntegerFilter,
+    LookUpFilter,
+    Masks,
+    StepFilter,
+    TextFilter,
+    TypeFilter,
+)
 from tacit.events.masks import EventMasks
 from tacit.events.predicates import BoundPredicate, parse_predicate
 from tacit.events.shapes import Shape
-from tacit.events.sieves import (
-    AreaSieve,
-    Conditions,
-    DictionarySieve,
-    ExpressionSieve,
-    IntegerSieve,
-    LookUpSieve,
-    Masks,
-    Sieve,
-    StepSieve,
-    TextSieve,
-    TruthSieve,
-)
 from tacit.events.streams import Stream
 from tacit.events.types import EventType
 
@@ -190,7 +190,7 @@ class Extractor:
         return self._bound[1:]
 
     def _binding(self, schema: pa.Schema) -> _Binding:
-        """Return the sieves for columns of these types; cached."""
+        """Return the filters for columns of these types; cached."""
         for known, binding in self._bindings:
             if known.equals(schema):
                 return binding
@@ -204,7 +204,7 @@ class Extractor:
         return self._bindings[-1][1]
 
     def _bind(self, schema: pa.Schema, types: pl.Schema) -> _Binding:
-        """Distribute the conditions over sieves."""
+        """Distribute the conditions over filters."""
         every = np.zeros(self.words, np.uint64)
         bound, _ = self._factors(types)
         by_columns: dict[tuple[str, ...], list[tuple[int, BoundPredicate]]] = {}
@@ -215,23 +215,23 @@ class Extractor:
                 for factor in factors:
                     if factor.columns:
                         by_columns.setdefault(factor.columns, []).append((number, factor))
-        quick, slow = _choose_sieves(by_columns, schema, types, every)
+        quick, slow = _choose_filters(by_columns, schema, types, every)
         areas = {self._numbers[n]: event.areas for n, event in self._events.items() if event.areas}
         if areas:
             position = self.stream.lon, self.stream.lat
-            quick.append(AreaSieve(position, areas, self._areas, self.words))
-        first = next((sieve for sieve in quick if isinstance(sieve, LookUpSieve)), None)
-        return _Binding(every, first, [sieve for sieve in quick if sieve is not first], slow)
+            quick.append(AreaFilter(position, areas, self._areas, self.words))
+        first = next((one for one in quick if isinstance(one, LookUpFilter)), None)
+        return _Binding(every, first, [one for one in quick if one is not first], slow)
 
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
-    """The sieves for one set of column types."""
+    """The filters for one set of column types."""
 
     every: Masks
-    first: LookUpSieve | None
-    quick: Sequence[Sieve]
-    slow: Sequence[Sieve]
+    first: LookUpFilter | None
+    quick: Sequence[TypeFilter]
+    slow: Sequence[TypeFilter]
 
     def encode(self, batch: pa.RecordBatch) -> EventMasks | None:
         """Return the masks as codes, if one look-up decides them; None otherwise."""
@@ -247,27 +247,27 @@ class _Binding:
             for start in range(0, len(masks), _BLOCK):
                 self._filter(batch.slice(start, _BLOCK), masks[start : start + _BLOCK])
         # A Polars call has a fixed cost, so evaluate everything in one call.
-        for sieve in self.slow:
-            sieve.filter(batch, masks)
+        for one in self.slow:
+            one.filter(batch, masks)
 
     def _filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
-        """Apply the quick sieves; the first one writes the masks."""
+        """Apply the quick filters; the first one writes the masks."""
         if self.first is None:
             masks[:] = self.every
         else:
             self.first.write(batch, masks)
-        for sieve in self.quick:
-            sieve.filter(batch, masks)
+        for one in self.quick:
+            one.filter(batch, masks)
 
 
-def _choose_sieves(
+def _choose_filters(
     by_columns: Mapping[tuple[str, ...], Conditions],
     schema: pa.Schema,
     types: pl.Schema,
     every: Masks,
-) -> tuple[list[Sieve], list[Sieve]]:
-    """Return quick sieves for single columns of suitable types, and a slow one for the rest."""
-    quick: list[Sieve] = []
+) -> tuple[list[TypeFilter], list[TypeFilter]]:
+    """Return quick filters for single columns of suitable types, and a slow one for the rest."""
+    quick: list[TypeFilter] = []
     rest: list[tuple[int, BoundPredicate]] = []
     for columns, asked in by_columns.items():
         column, dtype = columns[0], types[columns[0]]
@@ -277,28 +277,28 @@ def _choose_sieves(
         if len(columns) > 1:
             rest += asked
         elif pa.types.is_dictionary(schema.field(column).type):
-            quick.append(DictionarySieve(column, place, asked, every))
+            quick.append(DictionaryFilter(column, place, asked, every))
         elif dtype == pl.Boolean:
-            quick.append(TruthSieve(column, place, asked, every))
+            quick.append(BooleanFilter(column, place, asked, every))
         elif dtype in _INTEGERS:
-            otherwise = partial(_sieve_numbers, column, types, stepped, others, every)
-            quick.append(IntegerSieve(column, place, dtype, asked, every, otherwise))
+            otherwise = partial(_filter_numbers, column, types, stepped, others, every)
+            quick.append(IntegerFilter(column, place, dtype, asked, every, otherwise))
         elif dtype in _FLOATS:
-            quick += _sieve_numbers(column, types, stepped, [], every)
+            quick += _filter_numbers(column, types, stepped, [], every)
             rest += others
         elif dtype == pl.String and len(asked) > 2:
-            quick.append(TextSieve(column, place, asked, every, ExpressionSieve(asked, types)))
+            quick.append(TextFilter(column, place, asked, every, ExpressionFilter(asked, types)))
         else:
             rest += asked
-    return quick, [ExpressionSieve(rest, types)] if rest else []
+    return quick, [ExpressionFilter(rest, types)] if rest else []
 
 
-def _sieve_numbers(
+def _filter_numbers(
     column: str, types: pl.Schema, stepped: Conditions, others: Conditions, every: Masks
-) -> list[Sieve]:
-    """Return sieves for a column of numbers: one for comparisons, one for other conditions."""
-    found: list[Sieve] = [StepSieve(column, types[column], stepped, every)] if stepped else []
-    return [*found, ExpressionSieve(others, types)] if others else found
+) -> list[TypeFilter]:
+    """Return filters for a column of numbers: one for comparisons, one for other conditions."""
+    found: list[TypeFilter] = [StepFilter(column, types[column], stepped, every)] if stepped else []
+    return [*found, ExpressionFilter(others, types)] if others else found
 
 
 def _is_true(factor: BoundPredicate) -> bool:

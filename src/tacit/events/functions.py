@@ -244,11 +244,11 @@ def _check_kinds(name: str, values: Sequence[Value]) -> None:
 def _plus(left: Value, right: Value) -> Value:
     left, right = _convert_times(left, right)
     match left.kind, right.kind:
-        case "length", "length":
-            return Value(left.expression + right.expression, "length")
-        case "time", "length":
+        case "duration", "duration":
+            return Value(left.expression + right.expression, "duration")
+        case "time", "duration":
             return Value(as_instant(left).expression + right.expression, "time")
-        case "length", "time":
+        case "duration", "time":
             return Value(as_instant(right).expression + left.expression, "time")
     return compute("+", *_numbers("+", left, right))
 
@@ -260,21 +260,21 @@ def _minus(left: Value, right: Value | None = None) -> Value:
         left = null_of(left, right.kind)
     left, right = _convert_times(left, right)
     match left.kind, right.kind:
-        case "length", "length":
-            return Value(left.expression - right.expression, "length")
-        case "time", "length":
+        case "duration", "duration":
+            return Value(left.expression - right.expression, "duration")
+        case "time", "duration":
             return Value(as_instant(left).expression - right.expression, "time")
         case "time", "time":
-            return Value(as_instant(left).expression - as_instant(right).expression, "length")
+            return Value(as_instant(left).expression - as_instant(right).expression, "duration")
     return compute("-", *_numbers("-", left, right))
 
 
 def _convert_times(left: Value, right: Value) -> tuple[Value, Value]:
     """Convert the sides of a sum of times and durations, if it is one; a null is a duration."""
     kinds = {left.kind, right.kind}
-    if not kinds & {"date", "time", "length"} or kinds - {"date", "time", "length", None}:
+    if not kinds & {"date", "time", "duration"} or kinds - {"date", "time", "duration", None}:
         return left, right
-    sides = [null_of(side, "length") for side in (left, right)]
+    sides = [null_of(side, "duration") for side in (left, right)]
     first, second = (as_instant(side) if side.kind == "date" else side for side in sides)
     return first, second
 
@@ -282,9 +282,7 @@ def _convert_times(left: Value, right: Value) -> tuple[Value, Value]:
 def _numbers(name: str, *values: Value) -> list[Value]:
     for value in values:
         if value.kind not in ("number", None):
-            raise ValueError(
-                f"{name} needs numbers, or times and lengths of time; got a {value.kind}"
-            )
+            raise ValueError(f"{name} needs numbers, or times and durations; got a {value.kind}")
     return [null_of(value, "number") for value in values]
 
 
@@ -636,12 +634,12 @@ def _extract(part: str, x: Value) -> Value:
         "time": True,
         "date": name not in _CLOCK_PARTS,
         "time of day": name in _CLOCK_PARTS,
-        "length": name == "EPOCH",
+        "duration": name == "EPOCH",
     }
     if x.kind is not None and not kinds[x.kind]:
         raise ValueError(f"EXTRACT({name} ...) has no meaning for a {x.kind}")
     moment = x.expression.dt
-    if name == "EPOCH" and x.kind == "length":
+    if name == "EPOCH" and x.kind == "duration":
         return compute("/", _whole(moment.total_microseconds(), 63), constant_value(1_000_000))
     if name == "EPOCH":
         micros = as_instant(x).expression.dt.timestamp("us")
@@ -861,7 +859,7 @@ def _time_functions() -> list[Function]:
         "DATE": "date", "TIMESTAMP": "time", "DATETIME": "time", "TIME": "time of day",
     }  # fmt: skip
     parts = Parameter((), str, "part")
-    moment = Parameter(("time", "date", "time of day", "length"))
+    moment = Parameter(("time", "date", "time of day", "duration"))
     return [
         *(
             Function(name, (_TEXT, _FORMAT), kind, _parse_time(kind), 1,

@@ -159,8 +159,7 @@ def _parse_duration(text: str) -> timedelta:
     if found is None or found[2].upper() not in _UNITS:
         units = ", ".join(unit.lower() for unit in _UNITS)
         raise ValueError(
-            f"expected a length of time such as INTERVAL '5 minutes' in one of {units}; "
-            f"got '{text[:50]}'"
+            f"expected a duration such as INTERVAL '5 minutes' in one of {units}; got '{text[:50]}'"
         )
     try:
         length = int(found[1]) * _UNITS[found[2].upper()]

@@ -21,7 +21,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-Kind: TypeAlias = Literal["number", "text", "truth value", "date", "time", "time of day", "length"]
+Kind: TypeAlias = Literal[
+    "number", "text", "truth value", "date", "time", "time of day", "duration"
+]
 
 _COMPARE: dict[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
     "=": operator.eq,
@@ -44,7 +46,7 @@ NULL_TYPES: dict[Kind, pl.DataType] = {
     "date": pl.Date(),
     "time": pl.Datetime("us", "UTC"),
     "time of day": pl.Time(),
-    "length": pl.Duration("us"),
+    "duration": pl.Duration("us"),
 }
 """The type that a null of each kind gets."""
 
@@ -70,7 +72,7 @@ def find_kind(dtype: pl.DataType) -> Kind | None:
         (pl.Date, "date"),
         (pl.Datetime, "time"),
         (pl.Time, "time of day"),
-        (pl.Duration, "length"),
+        (pl.Duration, "duration"),
     )
     return next((kind for type_, kind in kinds if isinstance(dtype, type_)), None)
 
@@ -107,7 +109,7 @@ def find_constant_kind(value: Constant) -> Kind | None:
         (datetime, "time"),  # before dates, for the same reason
         (date, "date"),
         (time, "time of day"),
-        (timedelta, "length"),
+        (timedelta, "duration"),
     )
     return next((kind for type_, kind in kinds if isinstance(value, type_)), None)
 
@@ -117,7 +119,7 @@ def constant_value(value: Constant) -> Value:
     kind = find_constant_kind(value)
     if isinstance(value, int) and kind == "number":
         return _integer(value)
-    return Value(pl.lit(value, dtype=pl.Duration("us") if kind == "length" else None), kind)
+    return Value(pl.lit(value, dtype=pl.Duration("us") if kind == "duration" else None), kind)
 
 
 def _integer(value: int) -> Value:

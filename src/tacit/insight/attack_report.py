@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from html import escape
 from math import exp
 from os import PathLike
 from textwrap import fill
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import polars as pl
 
+from tacit.html_tables import format_html_table
 from tacit.insight.tabular import align
 from tacit.quantities import count
 
@@ -170,16 +170,13 @@ class AttackReport:
         return "\n".join([*lines, "", fill(_MEANING, 100)])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(cell)}</th>" for cell in ("private pattern", *_HEAD))
-        body = "".join(
-            f"<tr><td>{escape(pattern.private)}</td>"
-            + "".join(f"<td>{escape(cell)}</td>" for cell in _row(guess))
-            + "</tr>"
+        rows = [
+            (pattern.private, *_row(guess))
             for pattern in self.patterns
             for guess in pattern.guesses
-        )
-        caption = f"<caption>Attack on {escape(self.mechanism)}: share of right guesses</caption>"
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        ]
+        caption = f"Attack on {self.mechanism}: share of right guesses"
+        return format_html_table(caption, ("private pattern", *_HEAD), rows)
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """Draw the rates of prior, attacker and bounds; with a path, write the figure there too."""

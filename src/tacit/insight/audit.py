@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from html import escape
 from math import prod
 from os import PathLike
 from typing import Any, Final
 
+from tacit.html_tables import format_html_table
 from tacit.insight.tabular import align, plain
 from tacit.patterns.tree import Pattern, elements
 from tacit.planning.plan import Plan, read_plain
@@ -146,14 +146,8 @@ class Report:
         return str(self)
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(name)}</th>" for name in _HEAD)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _row(pattern)) + "</tr>"
-            for policy in self.policies
-            for pattern in policy.patterns
-        )
-        caption = f"<caption>{escape(_verdict(self))} Epsilon for {self.unit}.</caption>"
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        rows = [_row(pattern) for policy in self.policies for pattern in policy.patterns]
+        return format_html_table(f"{_verdict(self)} Epsilon for {self.unit}.", _HEAD, rows)
 
 
 def audit(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +12,7 @@ from tacit.engines.local import load_spec, survey_history
 from tacit.engines.setup import SpecSource
 from tacit.errors import PlanError
 from tacit.evaluation.palette import mechanism_style
+from tacit.html_tables import format_html_table
 from tacit.insight.tabular import align
 from tacit.pictures import INK, frame_axes, load_figure, make_picture
 from tacit.planning.planner import choose_split, make_plan
@@ -105,10 +105,8 @@ class Curve:
         return str(self)
 
     def _repr_html_(self) -> str:
-        head, *body = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in self.rows()]
-        rows = "".join(f"<tr>{row}</tr>" for row in body)
-        caption = f"<caption>Expected Q against {escape(self.unit)}</caption>"
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        head, *rows = self.rows()
+        return format_html_table(f"Expected Q against {self.unit}", head, rows)
 
     @property
     def unit(self) -> str:

@@ -24,8 +24,7 @@ from tacit.engines.local import name_sources
 from tacit.engines.setup import RETAIN, Place, RunOptions, SpecSource, assign, choose_plan
 from tacit.errors import OutdatedLedgerError, SourceError, StateError, TacitError
 from tacit.insight.audit import audit
-from tacit.insight.findings import Findings
-from tacit.insight.surroundings import (
+from tacit.insight.environment import (
     check_clock,
     check_extras,
     check_permissions,
@@ -33,6 +32,7 @@ from tacit.insight.surroundings import (
     is_remote,
     list_needed_modules,
 )
+from tacit.insight.findings import Findings
 from tacit.options import command, option
 from tacit.pipeline.checkpoints import Checkpoint
 from tacit.pipeline.compiled_spec import CompiledSpec

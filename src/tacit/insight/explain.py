@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tacit.durations import MICROSECONDS, format_duration
 from tacit.insight.shared_attributes import MOST_LINES, SharedAttributes, find_shared_attributes
+from tacit.insight.tabular import plain
 from tacit.options import option
 from tacit.patterns.residuals import Residual, boolean_form, find_residual, is_presence
 from tacit.patterns.ternary import without_conditions
@@ -268,7 +269,7 @@ class Explanation:
           it is estimated from its answers) and `decided` (whether a plan may still change that)
         - `promised`, `not_promised` (what: why), `guarantee` (the page with the proofs)
         """
-        explained: dict[str, Any] = _plain(asdict(self))
+        explained: dict[str, Any] = plain(asdict(self))
         explained["window"] = format_duration(self.window)
         explained["unit"] = self.unit
         explained["promised"], explained["not_promised"] = list(self.promised), dict(NOT_PROMISED)
@@ -915,18 +916,3 @@ def _join_names(names: Iterable[Subject], last: str = "") -> str:
 def _wrap_text(text: str, lead: str) -> list[str]:
     """Wrap text after a lead, which is at the start of the first line."""
     return wrap(text, _WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead))
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value to JSON types."""
-    match value:
-        case dict():
-            return {key: _plain(inner) for key, inner in value.items()}
-        case tuple() | list():
-            return [_plain(inner) for inner in value]
-        case Fraction():
-            return format_epsilon(value)
-        case Decimal():
-            return str(value)
-        case _:
-            return value

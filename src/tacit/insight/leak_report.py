@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from html import escape
 from os import PathLike, fspath
 from pathlib import Path
 from textwrap import fill
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import numpy as np
 import polars as pl
 
-from tacit.errors import OptionError, SinkError
+from tacit.errors import OptionError, translate_write_errors
+from tacit.html_tables import format_html_table
 from tacit.insight.leak_costs import Cost, protect_types
 from tacit.insight.shared_attributes import SharedAttributes
 from tacit.insight.tabular import align
@@ -143,11 +143,8 @@ class LeakReport:
     def save_fix(self, path: str | PathLike[str]) -> None:
         """Write the changed specification as YAML; comments of the old file are not kept."""
         _check_folder(self.spec, path)
-        try:
+        with translate_write_errors(path):
             Path(path).write_text(to_yaml(self.fix()), "utf-8")
-        except OSError as error:
-            why = error.strerror or type(error).__name__
-            raise SinkError(f"{path} cannot be written: {why}; choose another place") from error
 
     def polars(self) -> pl.DataFrame:
         """Return the measured findings as a frame, a row for each."""
@@ -190,13 +187,7 @@ class LeakReport:
         return "\n".join([*_static_lines(self), *_list_measured(self)])
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(cell)}</th>" for cell in _HEAD)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _row(leak)) + "</tr>"
-            for leak in self.leaks[:_SHOWN]
-        )
-        caption = f"<caption>{escape(_summary(self))}</caption>"
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return format_html_table(_summary(self), _HEAD, map(_row, self.leaks[:_SHOWN]))
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """Draw the odds ratios with their bounds; with a path, write the figure there too."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tacit.durations import format_duration
-from tacit.errors import OptionError, SinkError
+from tacit.errors import OptionError, translate_write_errors
 from tacit.insight.audit import audit
 from tacit.insight.explain import NOT_PROMISED, Explanation, PrivateMeaning, explain
 from tacit.pipeline.times import format_time
@@ -93,12 +93,11 @@ class ReportPage:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file that only its owner can read."""
-        try:
-            with open(path, "w", encoding="utf-8", opener=_open_private) as file:
-                file.write(self.to_html())
-        except OSError as error:
-            why = error.strerror or type(error).__name__
-            raise SinkError(f"{path} cannot be written: {why}; choose another place") from error
+        with (
+            translate_write_errors(path),
+            open(path, "w", encoding="utf-8", opener=_open_private) as file,
+        ):
+            file.write(self.to_html())
 
 
 def _open_private(path: str, flags: int) -> int:

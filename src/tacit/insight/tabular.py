@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -36,5 +37,7 @@ def plain(value: Any) -> Any:
             return [plain(inner) for inner in value]
         case Fraction():
             return format_epsilon(value)
+        case Decimal():
+            return str(value)
         case _:
             return value

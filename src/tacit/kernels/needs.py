@@ -21,7 +21,7 @@ _DETERMINED_BY: Final = {
     "tacit.connectors.": ("source", "column"),
     "tacit.events.grid.": ("areas",),
     "tacit.events.interners.": ("source", "subject", "registry"),
-    "tacit.events.sieves.": ("column",),
+    "tacit.events.filters.": ("column",),
     "tacit.events.subjects.": ("source", "subject"),
     "tacit.events.times.": ("source", "time"),
     "tacit.": ("command", "operator", "mechanism", "windows", "ledger"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import pairwise
 from os import PathLike
@@ -316,19 +316,7 @@ class _SubjectCharges:
         for row in iterate_charges(connection, private):
             charging.add((row["private"], row["fingerprint"]))
             if len(charged_ids(row["ids"], number)):
-                entries.append(
-                    Entry(
-                        row["private"],
-                        row["release"],
-                        row["run"],
-                        row["committed"],
-                        row["first"],
-                        row["windows"],
-                        row["slide"],
-                        row["amount"],
-                        row["offset"],
-                    )
-                )
+                entries.append(Entry(**{field.name: row[field.name] for field in fields(Entry)}))
         return cls(entries, frozenset(charging))
 
     def find_unpaid(self, connection: sa.Connection, number: int) -> Iterator[UnpaidWindows]:

@@ -127,7 +127,7 @@ def position(text: str, offset: int) -> tuple[int, int]:
 def _parse(text: str, start: str) -> Any:
     from lark import UnexpectedInput
 
-    from tacit.patterns.slips import explain
+    from tacit.patterns.syntax_errors import explain
 
     try:
         return _parser().parse(text, start=start)

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.errors import AuditError, PlanError, PrivacyError, SinkError
+from tacit.errors import AuditError, PlanError, PrivacyError, translate_write_errors
 from tacit.events.streams import COLUMN_TYPES
 from tacit.garbage import pause_collection
+from tacit.html_tables import format_html_table
 from tacit.patterns.tree import Pattern, elements
 from tacit.pictures import make_picture
 from tacit.privacy.count_answers import AnswerCount
@@ -410,7 +411,7 @@ class Plan:
         A plan contains statistics of history. Do not show it to consumers.
         """
         folder, name = os.path.split(os.fspath(path))
-        try:
+        with translate_write_errors(path):
             descriptor, temporary = tempfile.mkstemp(prefix=f".{name}-", dir=folder or ".")
             try:
                 with open(descriptor, "w", encoding="utf-8") as file:
@@ -419,9 +420,6 @@ class Plan:
             except BaseException:
                 os.unlink(temporary)
                 raise
-        except OSError as error:
-            why = error.strerror or type(error).__name__
-            raise SinkError(f"{path} cannot be written: {why}; choose another place") from error
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], spec: Specification | None = None) -> Plan:
@@ -471,21 +469,15 @@ class Plan:
     def _repr_html_(self) -> str:
         if self.expected is None:
             return f"<p>{escape(repr(self))}</p>"
-        rows = "".join(
-            f"<tr><td>{escape(row['query'])}</td>"
-            + "".join(
-                f"<td>{row[label]:.3f}</td>" for label in ("precision", "recall", "quality", "mre")
-            )
-            + "</tr>"
+        figures = ("precision", "recall", "quality", "mre")
+        rows = [
+            (row["query"], *(f"{row[label]:.3f}" for label in figures))
             for row in self.expected.rows()
-        )
+        ]
         warnings = [f"Warning: {one}" for one in (*self.history_warnings, *self.warnings)]
-        values = "".join(f"<p>{escape(str(one))}</p>" for one in (*self.values, *warnings))
-        return (
-            f"<table><caption>{escape(repr(self))}</caption><thead><tr><th>query</th>"
-            "<th>precision</th><th>recall</th><th>Q</th><th>MRE</th></tr></thead>"
-            f"<tbody>{rows}</tbody></table>{values}"
-        )
+        notes = "".join(f"<p>{escape(str(one))}</p>" for one in (*self.values, *warnings))
+        head = ("query", "precision", "recall", "Q", "MRE")
+        return format_html_table(repr(self), head, rows) + notes
 
 
 def read_plain(path: str | PathLike[str]) -> Mapping[str, Any]:

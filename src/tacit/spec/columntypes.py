@@ -15,10 +15,10 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tacit.errors import Mistake, SpecificationError
+from tacit.events.column_uses import ColumnUses, Place
 from tacit.events.columntypes import ColumnTypes
 from tacit.events.predicates import parse_predicate
 from tacit.events.streams import ColumnType
-from tacit.events.usage import ColumnUses, Place
 from tacit.patterns.conditions import (
     Arithmetic,
     Attribute,

@@ -19,6 +19,7 @@ from tacit.events.types import EventType
 from tacit.patterns.language import find_word
 from tacit.spec.checks import SpecDraft, SpecFinding, find_mistakes
 from tacit.spec.epsilon_split import find_overspending
+from tacit.spec.field_errors import FieldError, list_field_errors
 from tacit.spec.nodes import YamlNode, locate, read_nodes
 from tacit.spec.specification import (
     NOT_WRITTEN,
@@ -28,7 +29,6 @@ from tacit.spec.specification import (
     Settings,
     Specification,
 )
-from tacit.spec.wording import FieldError, list_field_errors
 from tacit.windows.schedule import Windows
 
 LARGEST = 16 * 1024 * 1024

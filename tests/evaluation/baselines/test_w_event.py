@@ -180,7 +180,7 @@ def test_no_release_tells_neighbours_apart_by_more_than_epsilon(
     presence = windows(steps, data.draw(st.integers(0, 2**32)), subjects=1)
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     release = kind(w, noise).release(presence, setting(), epsilon, random)
-    total = float(kind(w).own_epsilon(presence, setting(), epsilon)[0])
+    total = kind(w).budget(setting(), epsilon)
     where = data.draw(st.integers(0, steps - 1))
     pattern = [TYPES.index(name) for name in data.draw(st.sampled_from(PRIVATE))]
     neighbour = presence.copy()
@@ -316,16 +316,23 @@ def test_published_noise_has_the_scale_that_was_spent_and_no_other(
 @pytest.mark.cases(4)
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
 @pytest.mark.parametrize(
-    "baseline",
-    [WEventUniform(4), WEventSample(4), BudgetDistribution(4), BudgetAbsorption(4)],
+    ("baseline", "shares"),
+    [
+        (WEventUniform(4), 4),
+        (WEventSample(4), 1),
+        (BudgetDistribution(4), 1 / (1 / 8 + 1 / 4)),
+        (BudgetAbsorption(4), 1 / (1 / 8 + 1 / 2)),
+    ],
 )
 def test_no_window_gives_away_more_of_a_pattern_than_epsilon(
-    baseline: WEventUniform | WEventSample | BudgetDistribution | BudgetAbsorption, epsilon: float
+    baseline: WEventUniform | WEventSample | BudgetDistribution | BudgetAbsorption,
+    shares: float,
+    epsilon: float,
 ) -> None:
     presence = windows(300, 6, subjects=3)
     release = baseline.release(presence, setting(), epsilon, np.random.default_rng(6))
     assert release.loss(3).max() <= epsilon * (1 + 1e-12)
-    own = baseline.own_epsilon(presence, setting(), epsilon)
+    own = shares * epsilon / 3
     total = release.spent + release.tested
     for begin in range(297):
         assert (total[:, begin : begin + 4].sum(axis=1) <= own * (1 + 1e-12)).all()

@@ -19,11 +19,10 @@ from tacit.evaluation.baselines.releases import (
     check_variant,
     draw_laplace,
     draw_noise,
-    for_each_subject,
     make_graded_release,
     per_event,
 )
-from tacit.evaluation.baselines.setting import Floats, Presence, Setting
+from tacit.evaluation.baselines.setting import Presence, Setting
 from tacit.kernels import compiled
 
 
@@ -66,15 +65,11 @@ class BudgetDistribution:
         """How much of E a single step may spend."""
         return 1 / (2 * self.w) + 1 / 4
 
-    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """Return the epsilon of w steps."""
-        return for_each_subject(presence, setting, self._budget(setting, epsilon))
-
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
         """Process each subject's windows in order."""
-        streams, total = setting.streams(presence), self._budget(setting, epsilon)
+        streams, total = setting.streams(presence), self.budget(setting, epsilon)
         noise = draw_noise(random, streams.shape, self.noise)
         doubt = draw_laplace(random, streams.shape[:2])
         spent, tested, bars = distribute(
@@ -84,7 +79,8 @@ class BudgetDistribution:
         values = noise.reshape(presence.shape)
         return make_graded_release(values, spent, tested, total / 4, self.noise, bars)
 
-    def _budget(self, setting: Setting, epsilon: Amount) -> float:
+    def budget(self, setting: Setting, epsilon: Amount) -> float:
+        """Return E, the epsilon of w steps."""
         share = per_event(setting, epsilon)
         return share / self.largest_share if self.calibration == "peak" else self.w * share
 

@@ -11,10 +11,9 @@ from tacit.evaluation.baselines.releases import (
     Amount,
     NoisyPresence,
     flip,
-    for_each_subject,
     per_event,
 )
-from tacit.evaluation.baselines.setting import Floats, Presence, Setting
+from tacit.evaluation.baselines.setting import Presence, Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +29,6 @@ class EventLevel:
 
     name: str = "event-level"
     uses_epsilon: ClassVar[bool] = True
-
-    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """Return the epsilon of one event of the stream."""
-        return for_each_subject(presence, setting, per_event(setting, epsilon))
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator

@@ -19,21 +19,9 @@ from tacit.evaluation.baselines.releases import (
     make_graded_release,
     per_event,
 )
-from tacit.evaluation.baselines.setting import Floats, Presence, Setting
+from tacit.evaluation.baselines.setting import Presence, Setting
 from tacit.evaluation.baselines.w_event import add_noise
 from tacit.kernels import compiled
-
-
-def count_landmarks(presence: Presence, setting: Setting) -> NDArray[np.int64]:
-    """Count the windows of each subject that contain an element of a private pattern."""
-    marked = setting.streams(presence)[..., setting.private_columns].any(axis=-1)
-    return np.asarray(marked.sum(axis=1), np.int64)
-
-
-def _own_epsilon(presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-    """Return the epsilon of all L landmarks of a subject and one window: (L + 1) * epsilon/m."""
-    windows = count_landmarks(presence, setting).astype(np.float64) + 1
-    return windows * per_event(setting, epsilon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +43,6 @@ class LandmarkUniform:
 
     def __post_init__(self) -> None:
         check_variant(self.noise)
-
-    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """Return the epsilon of all landmarks of a subject and one more window."""
-        return _own_epsilon(presence, setting, epsilon)
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
@@ -94,10 +78,6 @@ class LandmarkAdaptive:
         check_variant(self.noise)
         if not (0 <= self.fall <= 1 and 0 <= self.rise <= 1):
             raise PrivacyError("fall and rise are shares: expected numbers from 0 to 1")
-
-    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """Return the epsilon of all landmarks of a subject and one more window."""
-        return _own_epsilon(presence, setting, epsilon)
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator

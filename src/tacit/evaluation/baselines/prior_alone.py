@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from tacit.evaluation.baselines.releases import Amount, NoisyPresence, check_epsilon
-from tacit.evaluation.baselines.setting import Floats, Presence, Setting
+from tacit.evaluation.baselines.setting import Presence, Setting
 from tacit.evaluation.baselines.suppression import hide_types
 
 
@@ -24,11 +24,6 @@ class PriorAlone:
 
     name: str = "prior alone"
     uses_epsilon: ClassVar[bool] = False
-
-    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """Return 0."""
-        check_epsilon(epsilon)
-        return np.zeros(len(setting.streams(presence)))
 
     def release(
         self,

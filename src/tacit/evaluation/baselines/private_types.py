@@ -36,12 +36,6 @@ class PrivateTypes:
         """Whether its releases depend on epsilon."""
         return self.inner.uses_epsilon
 
-    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """Return the epsilon of the baseline's own privacy definition."""
-        setting.streams(presence)
-        columns = setting.private_columns
-        return self.inner.own_epsilon(presence[..., columns], setting.private_part, epsilon)
-
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:

@@ -70,9 +70,6 @@ class Baseline(Protocol):
     def uses_epsilon(self) -> bool:
         """Whether its releases depend on epsilon."""
 
-    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """Return the epsilon of its own privacy definition, for each subject."""
-
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
@@ -116,11 +113,6 @@ def per_event(setting: Setting, epsilon: Amount) -> float:
     differ in length, the longest loses epsilon and the shorter ones less.
     """
     return check_epsilon(epsilon) / setting.longest
-
-
-def for_each_subject(presence: Presence, setting: Setting, amount: float) -> Floats:
-    """Repeat an amount for every subject."""
-    return np.full(len(setting.streams(presence)), amount)
 
 
 def compute_flip_chance(epsilon: float) -> float:

@@ -18,7 +18,7 @@ from tacit.evaluation.baselines.releases import (
     check_epsilon,
     make_uniform_release,
 )
-from tacit.evaluation.baselines.setting import Floats, Presence, Setting
+from tacit.evaluation.baselines.setting import Presence, Setting
 from tacit.privacy.quality import Confusion, micro_alpha
 
 _MOST_CHOICES = 1024
@@ -40,12 +40,6 @@ class Suppression:
     name: str = "suppression"
     uses_epsilon: ClassVar[bool] = False
 
-    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """Return infinity, unless all private types are suppressed."""
-        check_epsilon(epsilon)
-        whole = len(choose_suppressed(setting)) == len(setting.private_columns)
-        return np.full(len(setting.streams(presence)), 0.0 if whole else np.inf)
-
     def release(
         self,
         presence: Presence,
@@ -54,8 +48,11 @@ class Suppression:
         random: np.random.Generator,  # noqa: ARG002 - nothing is drawn
     ) -> NoisyPresence:
         """Remove the suppressed types; the same for every epsilon."""
-        spent = float(self.own_epsilon(presence, setting, epsilon).max(initial=0.0))
-        return hide_types(presence, choose_suppressed(setting), spent)
+        check_epsilon(epsilon)
+        setting.streams(presence)
+        hidden = choose_suppressed(setting)
+        whole = len(hidden) == len(setting.private_columns)
+        return hide_types(presence, hidden, 0.0 if whole else np.inf)
 
 
 def hide_types(presence: Presence, hidden: Iterable[int], spent: float) -> NoisyPresence:

@@ -12,10 +12,9 @@ from tacit.evaluation.baselines.releases import (
     Amount,
     NoisyPresence,
     flip,
-    for_each_subject,
     per_event,
 )
-from tacit.evaluation.baselines.setting import Floats, Presence, Setting
+from tacit.evaluation.baselines.setting import Presence, Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +44,6 @@ class UserLevel:
     def name(self) -> str:
         """The name of the variant."""
         return "user-level" if self.over == "window" else "user-level, whole stream"
-
-    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """Return the epsilon of a subject's whole stream."""
-        total = presence.shape[-2] * presence.shape[-1] * self._share(presence, setting, epsilon)
-        return for_each_subject(presence, setting, total)
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator

@@ -16,12 +16,11 @@ from tacit.evaluation.baselines.releases import (
     check_variant,
     draw_laplace,
     flip,
-    for_each_subject,
     make_graded_release,
     make_uniform_release,
     per_event,
 )
-from tacit.evaluation.baselines.setting import Floats, Presence, Setting
+from tacit.evaluation.baselines.setting import Presence, Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +45,6 @@ class WEventUniform:
     def __post_init__(self) -> None:
         check_steps(self.w)
         check_variant(self.noise)
-
-    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """Return the epsilon of w steps."""
-        return for_each_subject(presence, setting, self.w * per_event(setting, epsilon))
 
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
@@ -82,15 +77,11 @@ class WEventSample:
         check_steps(self.w)
         check_variant(self.noise, self.calibration)
 
-    def own_epsilon(self, presence: Presence, setting: Setting, epsilon: Amount) -> Floats:
-        """Return the epsilon of w steps."""
-        return for_each_subject(presence, setting, self._budget(setting, epsilon))
-
     def release(
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
         """Publish every w-th window, and repeat it."""
-        streams, total = setting.streams(presence), self._budget(setting, epsilon)
+        streams, total = setting.streams(presence), self.budget(setting, epsilon)
         published = streams[:, :: self.w]
         sampled = add_noise(published, setting, total, random, self.noise)
         steps = np.arange(streams.shape[1])
@@ -98,7 +89,8 @@ class WEventSample:
         spent = np.broadcast_to(np.where(steps % self.w, 0.0, total), presence.shape[:-1])
         return make_graded_release(values, spent, np.zeros_like(spent), total, self.noise)
 
-    def _budget(self, setting: Setting, epsilon: Amount) -> float:
+    def budget(self, setting: Setting, epsilon: Amount) -> float:
+        """Return E, the epsilon of w steps."""
         share = per_event(setting, epsilon)
         return share if self.calibration == "peak" else self.w * share
 

@@ -12,9 +12,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tacit.connectors import growing_folder, pieces
+from tacit.connectors import follow_folder, pieces
 from tacit.connectors.files import open_source
-from tacit.connectors.growing_folder import GrowingSource
+from tacit.connectors.follow_folder import FollowFolderSource
 from tacit.connectors.openers import open_input
 from tacit.errors import SchemaError, SourceError
 from tacit.pipeline.compiled_spec import CompiledSpec
@@ -168,16 +168,16 @@ def test_a_file_that_a_listing_missed_is_not_too_late(
     """Two times files come while the folder is listed, and it finds only the last of them."""
     for number in range(1, 6):
         feed.put(f"{number}{feed.suffix}", tuples(number, 1))
-    listed = growing_folder._Folder._names
+    listed = follow_folder._Folder._names
     missed: Iterator[str] = iter(["1245", "4"])
 
-    def racing(folder: growing_folder._Folder) -> set[str]:
+    def racing(folder: follow_folder._Folder) -> set[str]:
         hidden = next(missed, "")
         return {name for name in listed(folder) if name[0] not in hidden}
 
-    folder = growing_folder._Folder(feed.folder)
-    monkeypatch.setattr(growing_folder._Folder, "_names", racing)
-    monkeypatch.setattr(growing_folder, "_PAUSE_FACTOR", 1e9)
+    folder = follow_folder._Folder(feed.folder)
+    monkeypatch.setattr(follow_folder._Folder, "_names", racing)
+    monkeypatch.setattr(follow_folder, "_PAUSE_FACTOR", 1e9)
     assert [(folder.next_file() or "")[:1] for _ in range(4)] == ["1", "2", "3", ""]
     folder._due = 0.0
     assert [(folder.next_file() or "")[:1] for _ in range(3)] == ["4", "5", ""]
@@ -299,16 +299,16 @@ def test_a_large_folder_is_looked_at_less_often(
         feed.put(f"{number:02}{feed.suffix}", tuples(number, 1))
     looks = 0
     now = 0.0
-    listed = growing_folder._Folder._names
+    listed = follow_folder._Folder._names
 
-    def slow(folder: growing_folder._Folder) -> set[str]:
+    def slow(folder: follow_folder._Folder) -> set[str]:
         nonlocal looks, now
         looks, now = looks + 1, now + 0.01
         return listed(folder)
 
-    monkeypatch.setattr(growing_folder._Folder, "_names", slow)
-    monkeypatch.setattr("tacit.connectors.growing_folder.time.monotonic", lambda: now)
-    folder = growing_folder._Folder(feed.folder)
+    monkeypatch.setattr(follow_folder._Folder, "_names", slow)
+    monkeypatch.setattr("tacit.connectors.follow_folder.time.monotonic", lambda: now)
+    folder = follow_folder._Folder(feed.folder)
     found = [folder.next_file() for _ in range(30)]
     assert [name[:2] for name in found if name] == [f"{number:02}" for number in range(30)]
     assert looks == 3
@@ -323,7 +323,7 @@ def test_a_large_folder_is_looked_at_less_often(
 def test_it_lives_and_can_be_read_again(feed: FolderFeed) -> None:
     feed.send(tuples(0, 3))
     source = feed.open()
-    assert isinstance(source, GrowingSource)
+    assert isinstance(source, FollowFolderSource)
     assert source.live
     assert not source.once
     for _ in range(2):

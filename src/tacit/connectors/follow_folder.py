@@ -33,7 +33,7 @@ _UNFINISHED: Final = (".", "_")
 log = logging.getLogger(__name__)
 
 
-class GrowingSource(Source):
+class FollowFolderSource(Source):
     """Follows a folder of files of one kind."""
 
     live = True

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tacit.events.column_uses import ColumnUses
 from tacit.events.predicates import parse_predicate
 from tacit.events.streams import ColumnType
-from tacit.events.usage import ColumnUses
 
 
 def inferred(*conditions: str) -> dict[str, ColumnType | None]:

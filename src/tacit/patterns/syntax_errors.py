@@ -137,7 +137,7 @@ def _list_expected(expected: AbstractSet[str], before: str) -> str:
     if expected == {"NAME"} and re.search(r"WITHIN\s+\S+$", before, re.IGNORECASE):
         return f"a unit of time ({UNITS})"
     if expected == {"NUMBER"} and before[-6:].upper() == "WITHIN":
-        return "a length of time, such as '10 min'"
+        return "a duration, such as '10 min'"
     words = [words for terminal, words in _WORDS.items() if terminal in expected]
     if "NAME" in expected and "WITHIN" in expected:
         words[0] = "an alias"

@@ -1,8 +1,8 @@
-"""Sieves: filters that clear the bits of event types that do not apply to a tuple.
+"""Filters: they clear the bits of event types that do not apply to a tuple.
 
-Each sieve reads few columns for many event types at once. A row of bits has 1 for the event types
-that a sieve does not test, so masks are the AND of all rows, and filtering the same tuples twice
-changes nothing. Before the first sieve, masks are `every`: 1 for all event types that are possible.
+Each filter reads few columns for many event types at once. A row of bits has 1 for the event types
+that a filter does not test, so masks are the AND of all rows, and filtering the same tuples twice
+changes nothing. Before the first filter, masks are `every`: 1 for all event types that can apply.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FEW = 96
 """Up to this many steps are counted one by one, in a loop that the compiler vectorises."""
 
 
-class Sieve(Protocol):
+class TypeFilter(Protocol):
     """A filter of tuples."""
 
     def filter(self, batch: pa.RecordBatch, masks: Masks) -> None:
@@ -58,7 +58,7 @@ class ColumnValues:
     """What to subtract from each number."""
 
 
-class LookUpSieve(ABC):
+class LookUpFilter(ABC):
     """Looks up a row of bits for each value of a column; it can also write the first masks.
 
     Writing saves a pass over all masks, which costs as much as the look-up. `place` is the index
@@ -78,11 +78,11 @@ class LookUpSieve(ABC):
         self._look_up(batch, masks, False)
 
     def write(self, batch: pa.RecordBatch, masks: Masks) -> None:
-        """Write the masks after this sieve, whatever they were before."""
+        """Write the masks after this filter, whatever they were before."""
         self._look_up(batch, masks, True)
 
     def encode(self, batch: pa.RecordBatch) -> EventMasks | None:
-        """Return the masks after this sieve, if it is the only one; None if they need too many."""
+        """Return the masks after this filter, if it is the only one; None if they need too many."""
         values = None if len(self._table) > MOST_CODES else self._read(batch)
         if values is None or len(self._table) > MOST_CODES:
             return None
@@ -113,7 +113,7 @@ class LookUpSieve(ABC):
         self._table = _rows(values, self._asked, self._every)
 
 
-class TruthSieve(LookUpSieve):
+class BooleanFilter(LookUpFilter):
     """A column of truth values."""
 
     def __init__(self, column: str, place: int, asked: Conditions, every: Masks) -> None:
@@ -128,7 +128,7 @@ class TruthSieve(LookUpSieve):
         return ColumnValues(codes, *read_validity(array))
 
 
-class DictionarySieve(LookUpSieve):
+class DictionaryFilter(LookUpFilter):
     """A column of codes for the values of a dictionary."""
 
     _values: pa.Array | None = None
@@ -142,11 +142,11 @@ class DictionarySieve(LookUpSieve):
         return ColumnValues(read_numbers(codes), *read_validity(codes))
 
 
-class TextSieve(LookUpSieve):
+class TextFilter(LookUpFilter):
     """A column of texts: a table of the distinct ones, while they are few."""
 
     def __init__(
-        self, column: str, place: int, asked: Conditions, every: Masks, otherwise: Sieve
+        self, column: str, place: int, asked: Conditions, every: Masks, otherwise: TypeFilter
     ) -> None:
         super().__init__(column, place, asked, every)
         self._otherwise = otherwise
@@ -168,7 +168,7 @@ class TextSieve(LookUpSieve):
         self._otherwise.filter(batch, masks)
 
 
-class IntegerSieve(LookUpSieve):
+class IntegerFilter(LookUpFilter):
     """A column of integers: a table of all values, if their range is small."""
 
     def __init__(
@@ -178,13 +178,13 @@ class IntegerSieve(LookUpSieve):
         dtype: pl.DataType,
         asked: Conditions,
         every: Masks,
-        otherwise: Callable[[], Sequence[Sieve]],
+        otherwise: Callable[[], Sequence[TypeFilter]],
     ) -> None:
-        """`otherwise` makes the sieves for a wide range: most columns do not need them."""
+        """`otherwise` makes the filters for a wide range: most columns do not need them."""
         super().__init__(column, place, asked, every)
         self._dtype = dtype
         self._otherwise = otherwise
-        self._others: Sequence[Sieve] | None = None
+        self._others: Sequence[TypeFilter] | None = None
         self._low, self._high = 0, -1
         self._base = np.uint64(0)
         self._wide = False
@@ -192,7 +192,7 @@ class IntegerSieve(LookUpSieve):
         """The rows of all values, if they are bytes, by the number that the byte is."""
 
     def encode(self, batch: pa.RecordBatch) -> EventMasks | None:
-        """Return the masks after this sieve; bytes are codes already."""
+        """Return the masks after this filter; bytes are codes already."""
         array = batch.column(self._place)
         if array.null_count or array.type.bit_width > 8:
             return super().encode(batch)
@@ -218,8 +218,8 @@ class IntegerSieve(LookUpSieve):
     def _filter_otherwise(self, batch: pa.RecordBatch, masks: Masks) -> None:
         if self._others is None:
             self._others = self._otherwise()
-        for sieve in self._others:
-            sieve.filter(batch, masks)
+        for one in self._others:
+            one.filter(batch, masks)
 
     def _widen(self, low: int, high: int) -> None:
         """Extend the table to these values, or stop using it."""
@@ -233,7 +233,7 @@ class IntegerSieve(LookUpSieve):
             self._tabulate(values)
 
 
-class StepSieve:
+class StepFilter:
     """A column of numbers that are only compared: the bits change only at steps."""
 
     def __init__(self, column: str, dtype: pl.DataType, asked: Conditions, every: Masks) -> None:
@@ -253,7 +253,7 @@ class StepSieve:
         self._step(read_numbers(array), *read_validity(array), self._edges, self._table, masks)
 
 
-class ExpressionSieve:
+class ExpressionFilter:
     """All other conditions: Polars evaluates the expressions over the tuples."""
 
     def __init__(self, asked: Conditions, schema: pl.Schema) -> None:
@@ -272,7 +272,7 @@ class ExpressionSieve:
             _clear(packed, bits.offset, number, masks)
 
 
-class AreaSieve:
+class AreaFilter:
     """Positions and areas, tested with the grid."""
 
     def __init__(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tacit.connectors.follow_source import FollowSource
+from tacit.connectors.follow_file import FollowFileSource
 from tacit.connectors.openers import open_input
 from tacit.errors import SchemaError, SourceError
 from tacit.pipeline.sources import Source
@@ -205,4 +205,4 @@ def test_what_cannot_be_followed_is_explained(name: str, tmp_path: Path) -> None
     (tmp_path / "a.parquet").touch()
     (tmp_path / "a.jsonl.gz").touch()
     with pytest.raises(SourceError, match="followed"):
-        FollowSource(tmp_path / name)
+        FollowFileSource(tmp_path / name)

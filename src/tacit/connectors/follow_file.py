@@ -33,7 +33,7 @@ _SEAL: Final = 64
 log = logging.getLogger(__name__)
 
 
-class FollowSource(Source):
+class FollowFileSource(Source):
     """Follows a file of JSON lines or CSV to which other programs append."""
 
     unit = "bytes"
