@@ -18,7 +18,7 @@ from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
 from tacit.privacy.mechanisms.optimal.mechanism import Optimal
-from tacit.privacy.mechanisms.optimal.memory import kernels
+from tacit.privacy.mechanisms.optimal.memory import kernels, protector
 from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter
 from tacit.privacy.mechanisms.optimal.memory.planning import plan_memory
 from tacit.privacy.noise import Noise
@@ -111,9 +111,10 @@ def answer(
     source: RandomSource,
     exhausted: bool = False,
     threads: int = 1,
+    size: int = 700,
 ) -> list[Any]:
     """All answers of a run with their confidence, and what is remembered after each."""
-    frames = (frame.to_arrow() for frame in events(3).iter_slices(700))
+    frames = (frame.to_arrow() for frame in events(3).iter_slices(size))
     inputs = [Input("events", FrameSource(frames))]
     run = Run(spec, inputs, plan=plan, noise=Noise(source), workers=Workers(threads))
     state = run.engine.window_state
@@ -175,6 +176,31 @@ def test_requests_for_more_bytes_make_no_difference(
     assert len(loops) - calls > calls, "no more requests were made"
     step_by_step(monkeypatch)
     assert usual == answer(spec, plan, Repeated(octet))
+
+
+def by_window(found: list[Any]) -> list[Any]:
+    """Answers and confidence of each window, and what is remembered at the end."""
+    windows = [
+        (bits, [query[place] for query in confidence])
+        for answers, confidence, _ in found
+        for place, bits in enumerate(answers)
+    ]
+    return [windows, found[-1][2]]
+
+
+@pytest.mark.parametrize("octet", [0x40, 0x81])
+def test_windows_that_are_answered_together_make_no_difference(
+    octet: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps and thresholds are learned between them, with any batches and any threads."""
+    spec = specification()
+    plan = plan_for(spec)
+    monkeypatch.setattr(protector, "_STRETCH", 64)  # two stretches
+    one_by_one = by_window(answer(spec, plan, Repeated(octet), size=150))
+    assert len(one_by_one[0]) == 40
+    for size, threads in [(150, 2), (2000, 1), (9000, 2)]:
+        found = answer(spec, plan, Repeated(octet), threads=threads, size=size)
+        assert by_window(found) == one_by_one
 
 
 def test_components_of_another_size_take_single_steps(loops: list[int]) -> None:

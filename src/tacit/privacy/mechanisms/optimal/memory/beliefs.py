@@ -41,6 +41,8 @@ Arrays = Mapping[str, NDArray[Any]]
 Given = tuple[Any, ...]
 """Arguments that several kernels have in common."""
 
+_ROWS: Final = 64
+"""The number of rows that are advanced together."""
 _NO_GROUP: Final = -1
 """The group before a subject's first window."""
 
@@ -141,6 +143,21 @@ class Update(NamedTuple):
     def beliefs(self) -> Singles:
         """`[row][chain][value]`"""
         return self.lanes[:, :, : self.state.beliefs.shape[2]]
+
+
+class Arguments(NamedTuple):
+    """What the steps of a window follow from, and where their results go, of all subjects."""
+
+    signals: Words
+    contexts: Numbers
+    slot: int
+    state: BeliefState
+    after: BeliefState
+    parts: Singles
+    own: Singles
+    """The parts of this component."""
+    given: Given
+    """What the compiled loop reads."""
 
 
 class BeliefFilter:
@@ -403,7 +420,7 @@ class BeliefFilter:
             and (flat.all_tabulated or bool((flat.truths[contexts, 0, 0] >= 0).all()))
         )
 
-    def advance(
+    def list_arguments(
         self,
         state: BeliefState,
         signals: Words,
@@ -415,29 +432,20 @@ class BeliefFilter:
         parts: Singles,
         begin: int,
         after: BeliefState,
-        *,
-        kept: bool,
-    ) -> tuple[Prediction, Update] | None:
-        """Predict a window, draw for it and use the symbols: all of it in one compiled loop.
-
-        It does the same as `predict`, `draw` and `update`; see `can_advance`. What was predicted
-        and used is returned only if it is to be `kept`.
-        """
-        flat, rows = self.tables, len(contexts)
-        chains, width = self.transitions.chains, flat.width
-        shape = (rows if kept else 1, chains, width)
-        predicted, beliefs = np.empty(shape, np.float32), np.empty(shape, np.float32)
-        cells = np.empty(shape[0], np.int64)
+    ) -> Arguments:
+        """Return what `advance` reads and writes in a window, of all subjects."""
+        flat = self.tables
         given: Given = (
             *self._list_given(state, contexts, tables),
-            *self._changing,
             flat.first_block,
             flat.blocks,
+            flat.is_open,
             flat.is_choice,
             flat.candidates,
             flat.mixed,
-            np.empty(flat.most_queries, np.float32),
             flat.class_of,
+            flat.rows,
+            flat.factors,
             values,
             silent,
             flat.likely,
@@ -445,8 +453,24 @@ class BeliefFilter:
             flat.truths,
             begin,
         )
+        own = parts[:, begin : begin + len(self.parts.component.parts)]
+        return Arguments(signals, contexts, self.find_slot(hour), state, after, parts, own, given)
+
+    def advance(
+        self, rows: slice, told: Arguments, *, kept: bool
+    ) -> tuple[Prediction, Update] | None:
+        """Predict a window, draw for it and use the symbols: all of it in one compiled loop.
+
+        It does the same as `predict`, `draw` and `update`; see `can_advance`. What was predicted
+        and used is returned only if it is to be `kept`.
+        """
+        flat, after = self.tables, told.after
+        size = rows.stop - rows.start if kept else _ROWS
+        cells = np.empty(size, np.int64)
+        predicted, beliefs = np.empty((2, size, 1, LANES), np.float32)
         found: Given = (
-            np.empty(LANES, np.float32),
+            np.empty(_ROWS, np.int64),
+            np.empty(_ROWS * LANES, np.float32),
             np.empty(flat.most_blocks, np.int32),
             kept,
             cells,
@@ -455,30 +479,29 @@ class BeliefFilter:
             after.groups,
             after.beliefs,
             after.openness,
-            parts,
+            told.parts,
         )
-        done = 0
-        while done < rows:
-            octets = flat.sampler.draw_octets((rows - done) * flat.most_blocks, flat.most_blocks)
+        done = rows.start
+        while done < rows.stop:
+            draws = (rows.stop - done) * flat.most_blocks
+            octets = flat.sampler.draw_octets(draws, flat.most_blocks)
             random: Given = octets, *flat.sampler.tables
-            done = kernels.advance_eight(done, *given, *random, *found)
+            done = kernels.advance_eight(done, rows.start, rows.stop, *told.given, *random, *found)
         if not kept:
             return None
-        nothing = np.empty(0, np.float32)
         prediction = Prediction(
-            signals,
-            contexts,
-            state.groups,
-            after.groups,
-            self.find_slot(hour),
+            told.signals[rows],
+            told.contexts[rows],
+            told.state.groups[rows],
+            after.groups[rows],
+            told.slot,
             cells,
             predicted,
             np.empty((0, flat.most_blocks), np.int32),
-            nothing,
+            np.empty(0, np.float32),
             flat.values,
         )
-        own = parts[:, begin : begin + len(self.parts.component.parts)]
-        return prediction, Update(beliefs, after, own)
+        return prediction, Update(beliefs, after.take(rows), told.own[rows])
 
     def _read_all(
         self, found: Singles, begin: int, signals: Words, lanes: Singles, rows: Whole

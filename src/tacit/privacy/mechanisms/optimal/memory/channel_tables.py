@@ -112,8 +112,13 @@ class ChannelTables:
         self.class_of: Whole = np.empty(0, np.int64)
         self.variables: Whole = np.empty(0, np.int64)
         self.places: Whole = np.empty(0, np.int64)
-        self.likely: Singles = np.empty(0, np.float32)
+        self.likely: Singles = np.ones(LANES, np.float32)
+        """Ones come first, for windows in which nothing is drawn."""
         self.mixed: Singles = np.empty(0, np.float32)
+        self.rows: Numbers = np.empty(0, np.int32)
+        """`[context and value]`: the sampler's row to draw from, or what `kernels` says instead."""
+        self.factors: Numbers = np.empty(0, np.int32)
+        """`[context]`: the first likelihood of its channel, if it has only one."""
         self.columns = fill_lanes(max(1, len(self.component.parts)))
         """The number of parts with those that fill lanes."""
         self.values = 1 << len(self.component.variables) if joint else 2
@@ -142,8 +147,9 @@ class ChannelTables:
         The rows are the subjects of one window, whatever they draw.
         """
         found = self._keys.look_up(signals)
+        is_new = found.min(initial=0) < 0
         if self._new is not None:
-            if found.min(initial=0) < 0:
+            if is_new:
                 self._append_designed(self._new.collect())
                 found = self._keys.look_up(signals)
                 unknown = found < 0
@@ -152,8 +158,8 @@ class ChannelTables:
                     found = self._keys.look_up(signals)
             self._new.pass_windows(len(signals))
         # Without contexts that the book serves, keys and contexts have the same numbers.
-        numbers = self._own[found] if len(self._served) else found.copy()
-        if found.min(initial=0) < 0:
+        numbers = self._own[found] if len(self._served) else found
+        if is_new and found.min() < 0:
             other = np.flatnonzero(found < 0)
             numbers[other] = self._serve(signals[other])
         return numbers
@@ -326,7 +332,25 @@ class ChannelTables:
             self.places = np.concatenate([self.places, *new.places])
             self.likely = np.concatenate([self.likely, *new.likely])
             self.mixed = np.concatenate([self.mixed, *new.mixed])
+        if self.joint:
+            self._append_rows(first)
         return range(first, first + len(contexts))
+
+    def _append_rows(self, first: int) -> None:
+        """Append the rows to draw from in contexts from number `first` on."""
+        begin, opened = self.first_block[first:-1], np.diff(self.first_block[first:])
+        rows = np.full((len(opened), self.values), kernels.SEVERAL, np.int32)
+        rows[opened == 0] = kernels.NOTHING
+        factors = np.zeros(len(opened), np.int32)
+        single = np.flatnonzero(opened == 1)
+        single = single[self.blocks[begin[single], kernels.CANDIDATES] == 1]
+        own = self.blocks[begin[single]]
+        channels = self.candidates[own[:, kernels.CANDIDATE]]
+        classes = self.class_of[own[:, kernels.CLASS_MAP, np.newaxis] + np.arange(self.values)]
+        rows[single] = channels[:, kernels.ROW, np.newaxis] + classes
+        factors[single] = channels[:, kernels.LIKELY]
+        self.rows = np.append(self.rows, rows)
+        self.factors = np.append(self.factors, factors)
 
     def _class_map(self, block: _Block) -> Whole:
         """Return the class of each value of a joint belief."""

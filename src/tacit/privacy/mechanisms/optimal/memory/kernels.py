@@ -5,7 +5,7 @@ chains are variables, and the two numbers of each sum to 1. Loops over the value
 take eight at once (`tacit.kernels.lanes`). So where there are fewer than eight, zeros follow: a
 belief is `[chain][lane]` there, and so are the rows of the tables that it is multiplied with.
 Chains of at most eight values stay in registers: they have kernels of their own, several times as
-fast. `advance_eight` takes all steps of a window for one subject after the other.
+fast. `advance_eight` takes all steps of a window for 64 subjects at a time.
 
 Channels come in flat arrays. A row of `blocks` describes an open block of a context:
 
@@ -63,6 +63,10 @@ Words = NDArray[np.uint64]
 
 CLASS_MAP, CLASSES, CANDIDATE, CANDIDATES, QUERIES, VARIABLE, VARIABLES, PLACE = range(8)
 ROW, SYMBOLS, LIKELY, MIXED = range(4)
+NOTHING: Final = -1
+"""Instead of a row: nothing is drawn in a context."""
+SEVERAL: Final = -2
+"""Instead of a row: a context has several blocks, or channels to choose from."""
 STEP_PARTS = 1 << 20
 """Learned steps are added up in so many parts of a step."""
 WHOLE: Final = 65535
@@ -785,6 +789,8 @@ def _read_few(
 @lean
 def advance_eight(
     done: int,
+    first: int,
+    end: int,
     stored: NDArray[np.uint16],
     openness: NDArray[np.uint16],
     groups_before: NDArray[np.int16],
@@ -795,15 +801,15 @@ def advance_eight(
     edges: NDArray[np.uint16],
     tables: Singles,
     start: Singles,
-    weights: Singles,
-    switch: float,
     first_block: Whole,
     blocks: Whole,
+    is_open: Bits,
     is_choice: Bits,
     candidates: Whole,
     mixed: Singles,
-    sums: Singles,
     class_of: Whole,
+    rows: Numbers,
+    factors: Numbers,
     values: Words,
     silent: Bits,
     likely: Singles,
@@ -814,7 +820,8 @@ def advance_eight(
     guide: NDArray[np.int8],
     running_sums: NDArray[np.uint64],
     shifts: NDArray[np.uint64],
-    room: Singles,
+    places: Whole,
+    products: Singles,
     chosen: Numbers,
     kept: bool,
     cells: Whole,
@@ -825,71 +832,113 @@ def advance_eight(
     openness_after: NDArray[np.uint16],
     parts: Singles,
 ) -> int:
-    """Predict, choose, draw, use and read for one row after the other, from number `done` on.
+    """Predict, choose, draw, use and read for some rows at a time, from `done` up to `end`.
 
     This is `predict_few`, `find_rows`, a draw and `use_symbols_of_few`, for contexts that are
-    tabulated and beliefs of one chain with eight values: with these numbers as constants, beliefs
-    stay in registers. It goes on while enough random bytes are left; return the number of rows
-    that are done. Each draw takes the next bytes, in order. Beliefs and cells are written row by
-    row if they are to be `kept`; otherwise each overwrites the last. `room` has space for a chain,
-    and `chosen` for the blocks of a row.
+    tabulated and beliefs of one chain with eight values. `rows` has the sampler's row by context
+    and value, and `factors` the first likelihood by context. Each step is a short loop over as many
+    rows as there are bits in a word, so that a processor works on several rows at once. It goes on
+    while enough random bytes are left; return the first row that is not done. Each draw takes the
+    next bytes, in order. If beliefs and cells are to be `kept`, they are written row by row from
+    row `first` on; otherwise those of the next rows overwrite them. `places` and `products` have
+    room for a word of rows, and `chosen` for the blocks of a row.
     """
-    used, needed = np.uint64(0), np.uint64(8 * len(chosen))
-    while done < len(contexts) and used + needed <= np.uint64(len(octets)):
-        i, place = np.uint64(done), done if kept else 0
-        context = np.uint64(contexts[i])
-        group = group_of[context]
-        cell = _find_cell(groups_before[i], group, openness[i], kind_of, kinds, edges)
-        groups[i], cells[place] = group, cell
-        kind = kind_of[group] if groups_before[i] < 0 else -1
-        belief = _predict_few(
-            done,
-            kind,
-            cell,
-            1,
-            LANES,
-            stored,
-            tables,
-            start,
-            weights,
-            switch,
-            room,
-            place,
-            predicted,
-        )
-        _choose_few(
-            context,
-            belief,
-            first_block,
-            blocks,
-            is_choice,
-            candidates,
-            mixed,
-            sums,
-            False,
-            chosen,
-        )
-        first = np.uint64(first_block[context])
-        opened = np.uint64(first_block[context + np.uint64(1)]) - first
-        openness_after[i] = _average(openness[i], bool(opened > 0), decay)
-        factor = spread(np.float32(1.0))
-        for number in range(np.uint64(0) if silent[i] else opened):
-            candidate = np.uint64(chosen[number])
-            value = np.uint64(blocks[first + number, CLASS_MAP]) + values[i, np.uint64(0)]
-            row = np.uint64(candidates[candidate, ROW] + class_of[value])
-            symbol = np.int32(guide[row, octets[used]])
-            if symbol < 0:
-                rest = octets[used : used + np.uint64(8)]
-                symbol = decide(rest, running_sums[row], shifts[row])
-                used += np.uint64(8)
+    none, used = spread(np.float32(0.0)), np.uint64(0)
+    needed, eight = np.uint64(8 * len(chosen)), np.uint64(LANES)
+    low, high, width = edges[0], edges[1], truths.shape[2]
+    while done < end:
+        count = min(_WORD, end - done, int(np.int64((len(octets) - used) // needed)))
+        if count == 0:
+            break
+        to = done - first if kept else 0
+        for n in range(count):
+            i = np.uint64(done + n)
+            context = np.uint64(contexts[i])
+            group, before = group_of[context], groups_before[i]
+            level = np.int64(openness[i] >= low) + np.int64(openness[i] >= high)
+            kind = kind_of[np.uint64(group)]
+            cell = (kind_of[np.uint64(max(0, before))] * kinds + kind) * (len(edges) + 1) + level
+            groups[i] = group
+            cells[np.uint64(to + n)] = cell
+            places[np.uint64(n)] = cell * LANES * LANES if before >= 0 else -1 - kind * LANES
+            openness_after[i] = _average(openness[i], is_open[context], decay)
+        for n in range(count):
+            place, at = places[np.uint64(n)], (to + n) * LANES
+            if place < 0:
+                store(predicted, at, load(start, -1 - place))
             else:
+                shares = load(stored, (done + n) * LANES)
+                scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(shares)))
+                found = add_rows(none, shares, tables, place, LANES)
+                store(predicted, at, multiply(found, scale))
+        for n in range(count):
+            i = np.uint64(done + n)
+            context = np.uint64(contexts[i])
+            row = NOTHING if silent[i] else rows[context * eight + values[i, np.uint64(0)]]
+            if row >= 0:
+                symbol = np.int32(guide[np.uint64(row), octets[used]])
+                if symbol < 0:
+                    symbol = _decide(row, octets, used, running_sums, shifts)
+                    used += np.uint64(7)
                 used += np.uint64(1)
-            lane = candidates[candidate, LIKELY] + symbol * LANES
-            factor = multiply(factor, load(likely, lane))
-        shares = _use_factor(factor, done, place, 1, LANES, predicted, room, beliefs, stored_after)
-        _read_few(context, shares, LANES, truths, room, begin, done, parts)
-        done += 1
+                places[np.uint64(n)] = factors[context] + symbol * LANES
+            elif row == NOTHING:
+                places[np.uint64(n)] = 0
+            else:
+                _choose_few(
+                    context,
+                    load(predicted, (to + n) * LANES),
+                    first_block,
+                    blocks,
+                    is_choice,
+                    candidates,
+                    mixed,
+                    products,
+                    False,
+                    chosen,
+                )
+                factor = spread(np.float32(1.0))
+                opened = np.uint64(first_block[context])
+                for number in range(np.uint64(first_block[context + np.uint64(1)]) - opened):
+                    candidate = np.uint64(chosen[number])
+                    value = np.uint64(blocks[opened + number, CLASS_MAP]) + values[i, np.uint64(0)]
+                    drawn = candidates[candidate, ROW] + class_of[value]
+                    symbol = np.int32(guide[np.uint64(drawn), octets[used]])
+                    if symbol < 0:
+                        symbol = _decide(drawn, octets, used, running_sums, shifts)
+                        used += np.uint64(7)
+                    used += np.uint64(1)
+                    lane = candidates[candidate, LIKELY] + symbol * LANES
+                    factor = multiply(factor, load(likely, lane))
+                store(products, n * LANES, factor)
+                places[np.uint64(n)] = -1
+        for n in range(count):
+            place = places[np.uint64(n)]
+            factor = load(likely, place) if place >= 0 else load(products, n * LANES)
+            _use_factor(
+                factor, done + n, to + n, 1, LANES, predicted, products, beliefs, stored_after
+            )
+        for n in range(count):
+            shares = load(beliefs, (to + n) * LANES)
+            place = np.int64(contexts[np.uint64(done + n)]) * LANES * width
+            at = (done + n) * parts.shape[1] + begin
+            for lane in range(0, width, LANES):
+                store(parts, at + lane, add_rows(none, shares, truths, place + lane, width))
+        done += count
     return done
+
+
+@inlined
+def _decide(
+    row: int,
+    octets: NDArray[np.uint8],
+    used: np.uint64,
+    running_sums: NDArray[np.uint64],
+    shifts: NDArray[np.uint64],
+) -> np.int32:
+    """Return the symbol of a row whose first byte does not decide."""
+    rest = octets[used : used + np.uint64(8)]
+    return decide(rest, running_sums[np.uint64(row)], shifts[np.uint64(row)])
 
 
 @inlined

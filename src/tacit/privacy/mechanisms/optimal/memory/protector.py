@@ -7,7 +7,7 @@ answered from the prediction, and nothing is drawn for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -32,6 +32,7 @@ from tacit.privacy.mechanisms.mechanism import (
 from tacit.privacy.mechanisms.optimal.draw import gather_each
 from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.beliefs import (
+    Arguments,
     BeliefFilter,
     BeliefState,
     Prediction,
@@ -145,8 +146,9 @@ class MemoryProtector(Protector):
         ]
         self._pending: _Pending | None = None
         self._latest: _Latest | None = None
-        # Seeded draws must come in the same order every time.
-        self._parallel = run.workers.run if run.noise.private else run_in_turn
+        # Seeded draws must come in the same order every time, however windows are batched.
+        self._grouped = run.noise.private
+        self._parallel = run.workers.run if self._grouped else run_in_turn
         forget = 0.5 ** (run.spec.windows.pane / HALF_LIFE)
         self._learners = [StepLearner(one, forget) for one in self._filters]
         self._threshold_learner = ThresholdLearner(
@@ -216,53 +218,77 @@ class MemoryProtector(Protector):
         levels = StatedLevels(self._terms, shape, self._columns[-1])
         pending, self._pending = self._pending, None
         stretches = _divide(len(slots))
-        for window in range(number):
-            number_in_schedule = windows.closed.first + window
-            counted = is_counted(number_in_schedule)
-            sampled = _sample(memory, slots, number_in_schedule, counted=counted)
+        first = windows.closed.first
+        for group in self._group(first, number, levels):
+            steps: list[_Step] = []
             predicted: Sequence[tuple[Prediction, ...] | None] = [None] * len(stretches)
-            prepared: _Prepared | None = None
-            if pending is not None and number == 1 and _same(pending, windows, own):
-                predicted = pending.predicted
-            else:
-                prepared = self._prepare(learned, [s[window] for s in signals], windows, window)
-            parts = levels.parts(window)
-            dense = np.zeros((len(questions), -(-len(slots) // 64)), np.uint64)
-            step = _Step(
-                states,
-                [BeliefState.like(state) for state in states],
-                [part[window] for part in values],
-                silent,
-                prepared,
-                counted,
-                pack_slots(sampled),
-                thresholds.thresholds[self._terms.queries],
-                parts,
-                dense,
-            )
+            for window in group:
+                counted = is_counted(first + window)
+                sampled = _sample(memory, slots, first + window, counted=counted)
+                prepared: _Prepared | None = None
+                if pending is not None and number == 1 and _same(pending, windows, own):
+                    predicted = pending.predicted
+                else:
+                    prepared = self._prepare(learned, [s[window] for s in signals], windows, window)
+                parts, own_values = levels.parts(window), [part[window] for part in values]
+                after = [BeliefState.like(state) for state in states]
+                told = self._list_arguments(prepared, states, own_values, silent, parts, after)
+                step = _Step(
+                    states,
+                    after,
+                    own_values,
+                    silent,
+                    prepared,
+                    told,
+                    counted,
+                    sampled,
+                    pack_slots(sampled),
+                    thresholds.thresholds[self._terms.queries],
+                    parts,
+                    np.zeros((len(questions), -(-len(slots) // 64)), np.uint64),
+                )
+                steps.append(step)
+                states = after
             done = self._parallel(
                 [
-                    partial(self._advance, rows, given, step)
+                    partial(self._advance_all, rows, given, steps)
                     for rows, given in zip(stretches, predicted, strict=True)
                 ]
             )
-            if own is not None:
-                dense = _spread_bits(dense, slots, result.shape[2])
-            result[window, self._terms.queries] = dense[self._terms.queries]
-            levels.add(window)
-            if counted:
-                learned = self._learn(learned, stretches, step, done, sampled, number_in_schedule)
-            states = step.after
-            thresholds = self._threshold_learner.learn(
-                thresholds, np.sum([one.counts for one in done], axis=0), number_in_schedule
-            )
-        for place, (state, steps) in enumerate(zip(states, learned, strict=True)):
-            for name, array in (state.to_arrays() | steps.to_arrays()).items():
+            for window, step, advanced in zip(group, steps, zip(*done, strict=True), strict=True):
+                dense = step.answers
+                if own is not None:
+                    dense = _spread_bits(dense, slots, result.shape[2])
+                result[window, self._terms.queries] = dense[self._terms.queries]
+                levels.add(window)
+                if step.counted:
+                    learned = self._learn(learned, stretches, step, advanced, first + window)
+                counts = np.sum([one.counts for one in advanced], axis=0)
+                thresholds = self._threshold_learner.learn(thresholds, counts, first + window)
+        for place, (state, known) in enumerate(zip(states, learned, strict=True)):
+            for name, array in (state.to_arrays() | known.to_arrays()).items():
                 memory.after[f"{self._name}.{place}.{name}"] = array
         for name, array in thresholds.to_arrays().items():
             memory.after[f"{self._name}.{name}"] = array
         self._latest = _Latest(memory.after, states, learned)
         return result, BeliefCertainty(levels, slots, frozenset(self._exact))
+
+    def _group(self, first: int, number: int, levels: StatedLevels) -> Iterator[range]:
+        """Divide windows into groups; nothing that is learned in a group is used in it.
+
+        Threads wait for each other only between groups.
+        """
+        begin = 0
+        for end in range(1, number + 1):
+            if end == number or not (self._grouped and levels.later) or is_counted(first + end - 1):
+                yield range(begin, end)
+                begin = end
+
+    def _advance_all(
+        self, rows: slice, predicted: tuple[Prediction, ...] | None, steps: Sequence[_Step]
+    ) -> list[_Advanced]:
+        """Draw for a stretch of subjects in one window after the other."""
+        return [self._advance(rows, predicted, step) for step in steps]
 
     def _advance(
         self, rows: slice, predicted: tuple[Prediction, ...] | None, step: _Step
@@ -272,8 +298,9 @@ class MemoryProtector(Protector):
         for place in range(len(self._filters)):
             if predicted is not None:
                 kept.append(self._draw(place, rows, predicted[place], step))
-            elif step.prepared is not None and step.prepared.is_single[place]:
-                kept.append(self._advance_at_once(place, rows, step.prepared, step))
+            elif (told := step.told[place]) is not None:
+                # All steps of a window in one compiled loop.
+                kept.append(self._filters[place].advance(rows, told, kept=step.counted))
             else:
                 assert step.prepared is not None
                 found = self._predict_one(place, step.prepared, step.states, rows)
@@ -303,31 +330,12 @@ class MemoryProtector(Protector):
         given = step.parts[rows], self._columns[place], step.after[place].take(rows)
         return predicted, one.update(step.states[place].take(rows), predicted, symbols, *given)
 
-    def _advance_at_once(
-        self, place: int, rows: slice, prepared: _Prepared, step: _Step
-    ) -> tuple[Prediction, Update] | None:
-        """Do the same in one compiled loop."""
-        return self._filters[place].advance(
-            step.states[place].take(rows),
-            prepared.signals[place][rows],
-            prepared.hour,
-            prepared.tables[place],
-            prepared.contexts[place][rows],
-            step.values[place][rows],
-            step.silent[rows],
-            step.parts[rows],
-            self._columns[place],
-            step.after[place].take(rows),
-            kept=step.counted,
-        )
-
     def _learn(
         self,
         learned: Sequence[LearnedSteps],
         stretches: Sequence[slice],
         step: _Step,
         done: Sequence[_Advanced],
-        sampled: Bits,
         window: int,
     ) -> list[LearnedSteps]:
         """Learn from some of the subjects of a window, component by component."""
@@ -338,7 +346,7 @@ class MemoryProtector(Protector):
                 kept = one.kept[place]
                 assert kept is not None
                 slot, before = kept[0].slot, step.states[place].take(rows)
-                learner.count(known, before, *kept, sampled[rows])
+                learner.count(known, before, *kept, step.learned_from[rows])
             return learner.learn(known, slot, window)
 
         return self._parallel([partial(learn, place) for place in range(len(self._filters))])
@@ -388,8 +396,37 @@ class MemoryProtector(Protector):
             learner.tables(steps, one.find_slot(hour))
             for one, learner, steps in zip(self._filters, self._learners, learned, strict=True)
         ]
-        single = [one.can_advance(own) for one, own in zip(self._filters, contexts, strict=True)]
-        return _Prepared(hour, signals, contexts, tables, single)
+        return _Prepared(hour, signals, contexts, tables)
+
+    def _list_arguments(
+        self,
+        prepared: _Prepared | None,
+        states: Sequence[BeliefState],
+        values: Sequence[Words],
+        silent: Bits,
+        parts: Singles,
+        after: Sequence[BeliefState],
+    ) -> list[Arguments | None]:
+        """Return the arguments of each component whose steps are taken in one compiled loop."""
+        found: list[Arguments | None] = [None] * len(self._filters)
+        if prepared is None:
+            return found
+        for place, one in enumerate(self._filters):
+            contexts = prepared.contexts[place]
+            if one.can_advance(contexts):
+                found[place] = one.list_arguments(
+                    states[place],
+                    prepared.signals[place],
+                    prepared.hour,
+                    prepared.tables[place],
+                    contexts,
+                    values[place],
+                    silent,
+                    parts,
+                    self._columns[place],
+                    after[place],
+                )
+        return found
 
     def _predict(
         self, prepared: _Prepared, states: Sequence[BeliefState], rows: slice
@@ -430,8 +467,6 @@ class _Prepared(NamedTuple):
     signals: Sequence[Words]
     contexts: list[Numbers]
     tables: list[Singles]
-    is_single: list[bool]
-    """Whether all steps of a window are taken in one compiled loop."""
 
 
 class _Step(NamedTuple):
@@ -443,10 +478,14 @@ class _Step(NamedTuple):
     silent: Bits
     prepared: _Prepared | None
     """None if the window was predicted for its price."""
+    told: list[Arguments | None]
+    """For each component, if all its steps are taken in one compiled loop."""
     counted: bool
     """Whether steps are counted, so that beliefs are kept."""
+    learned_from: Bits
+    """Whether something is learned from each subject."""
     sampled: Words
-    """A bit for each subject: whether something is learned from it."""
+    """The same as a bit for each subject."""
     thresholds: NDArray[np.float64]
     """Those of queries about private events."""
     parts: Singles
@@ -561,19 +600,20 @@ class StatedLevels:
         windows, _, subjects = shape
         rows = -(-subjects // 64) * 64
         self._terms = terms
-        self._later = windows * rows * columns <= _STATED_LATER
-        self._parts = allocate((windows if self._later else 1, rows, columns), np.float32)
+        self.later = windows * rows * columns <= _STATED_LATER
+        """Whether probabilities are kept, and levels are found when they are asked for."""
+        self._parts = allocate((windows if self.later else 1, rows, columns), np.float32)
         self._parts[:, subjects:] = 0  # rows that fill the last word are read, too
-        self._found = np.zeros(shape if not self._later else (0, 0, 0), np.uint8)
+        self._found = np.zeros(shape if not self.later else (0, 0, 0), np.uint8)
         self._shape = shape
 
     def parts(self, window: int) -> Singles:
         """Return where the probabilities of a window's parts go, `[row][column]`."""
-        return np.asarray(self._parts[window if self._later else 0])
+        return np.asarray(self._parts[window if self.later else 0])
 
     def add(self, window: int) -> None:
         """Add a window whose probabilities are known."""
-        if not self._later:
+        if not self.later:
             self._find(window)
 
     def _find(self, window: int) -> None:
@@ -586,11 +626,11 @@ class StatedLevels:
     @property
     def codes(self) -> Codes:
         """`[window][query][subject]`"""
-        if self._later:
+        if self.later:
             self._found = np.zeros(self._shape, np.uint8)
             for window in range(len(self._found)):
                 self._find(window)
-            self._later = False
+            self.later = False
             self._parts = np.empty((0, 0, 0), np.float32)
         return self._found
 
