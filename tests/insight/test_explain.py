@@ -424,9 +424,9 @@ def test_a_limit_is_told_in_windows(
     [
         ("", "1 per day", 1, "all windows of a day into at most 74:26: epsilon 1 together."),
         ("", "2 per 12 h", 2, "all windows of 12 h into at most 89:11: epsilon 2 together."),
-        ("", "1000 per day", 144, "near certainty: epsilon 144 together."),
+        ("", "1000 per day", 150, "near certainty: epsilon 150 together."),  # a day of 25 hours
         (", slide: 5 min", "1 per day", 2, "all events of a day into at most 89:11: epsilon 2"),
-        (", slide: 5 min", "1 per 5 min", 1.5, "Windows of up to 3 limits see them."),
+        (", slide: 5 min", "1 per 5 min", 3, "Windows of up to 3 limits see them."),
     ],
 )
 def test_a_limit_is_told_as_odds_for_all_of_its_horizon(

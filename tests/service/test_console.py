@@ -341,6 +341,19 @@ def test_a_subject_sees_its_spending_and_odds(served: Running) -> None:
     assert "near certainty" not in page or "99" in page
 
 
+def test_where_windows_slide_odds_are_about_one_occurrence(tmp_path: Path) -> None:
+    spec = EVIL_SPEC.replace("size: 1 min", "size: 2 min, slide: 1 min")
+    with running(tmp_path, spec=spec) as service:
+        with browser(service, "subject", EVIL) as client:
+            page = client.get("/console").text
+            assert "about one occurrence into at most" in page
+            assert "about three occurrences together into at most" in page
+            assert "one window" not in page
+        with browser(service, "operator", "ann") as client:
+            page = client.get("/console/plan").text
+            assert "one subject, one private pattern, one occurrence." in page
+
+
 def test_more_windows_appear_when_they_are_released(tmp_path: Path) -> None:
     source = write_tuples(tmp_path / "tuples.csv", 3)
     with running(tmp_path, [source], follow=True) as service:

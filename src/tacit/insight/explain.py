@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 UNIT: Final = "one subject, one private pattern, one window"
 UNIT_SLIDING: Final = "one subject, one private pattern, one occurrence"
 GUARANTEE: Final = "docs/guarantee.md"
+_SET_BACK: Final = 3_600_000_000
+"""By how many microseconds clocks are set back, at most."""
 PROMISED: Final = (
     "Neighbours. Two inputs are neighbours with respect to private pattern P if they agree on"
     " everything except the occurrences (presence, number, times, attributes) of P's element"
@@ -233,7 +235,7 @@ class Explanation:
     @property
     def unit(self) -> str:
         """What every epsilon is for."""
-        return UNIT if self.panes == 1 else UNIT_SLIDING
+        return name_unit(self.panes)
 
     @property
     def promised(self) -> tuple[str, ...]:
@@ -437,6 +439,11 @@ def _private(
     )
 
 
+def name_unit(panes: int) -> str:
+    """Return what every epsilon is for, where windows have so many panes."""
+    return UNIT if panes == 1 else UNIT_SLIDING
+
+
 def _find_spending(spec: Specification, spend: str) -> str:
     """Return how a limit is spent; without memory it cannot be paced."""
     can_pace = spec.mechanism in ("optimal", "auto") and spec.decode == "posterior" and spec.memory
@@ -448,9 +455,10 @@ def _find_horizon(spec: Specification, number: int) -> HorizonOdds | None:
     declared = spec.private[number]
     if declared.limit is None:
         return None
-    windows = -(-declared.limit.horizon // spec.windows.pane)
-    cost = Fraction(declared.epsilon) * _part(spec, number, spec.mechanism)
     length, horizons = declared.limit.horizon, 1
+    # Where clocks are set back, a horizon by local time is longer.
+    windows = -(-(length + min(length, _SET_BACK)) // spec.windows.pane)
+    cost = Fraction(declared.epsilon) * _part(spec, number, spec.mechanism)
     if spec.windows.panes > 1:
         horizons += -(-spec.windows.size // length)  # windows that begin before it see its events
     most = horizons * min(Fraction(declared.limit.amount), windows * cost)

@@ -35,8 +35,8 @@ class PrivateDeclaration(BaseModel):
     unit: str
     limit: str | None
     even_odds: str
-    """What a 50:50 guess about one window becomes at most, in 100, for someone who knows
-    everything else."""
+    """What a 50:50 guess about one window (where windows slide, one occurrence) becomes at most,
+    in 100, for someone who knows everything else."""
 
 
 _MOST_KEPT: Final = 8

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from tacit.insight.doctor import examine
+from tacit.insight.explain import name_unit
 from tacit.privacy.exponentials import format_epsilon
 from tacit.service.analyses import Analysis
 from tacit.service.console.charts import draw_meter
@@ -84,6 +85,7 @@ def _view_plan(state: ServiceState) -> dict[str, Any]:
             }
             for query in spec.queries
         ],
+        "unit": name_unit(spec.windows.panes),
         "private": [
             {
                 "name": one.name,

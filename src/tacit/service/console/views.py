@@ -387,6 +387,7 @@ def _describe_spending(private: dict[str, Any], spent: list[HorizonBalance]) -> 
     stay = at_most(Fraction(1, 2), 3 * epsilon)
     so_far = at_most(Fraction(1, 2), total)
     return private | {
+        "about": private["unit"].rpartition(" ")[2],
         "horizon": None if last is None else last,
         "spent": now_spent,
         "limit_amount": limit,

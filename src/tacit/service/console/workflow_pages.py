@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from tacit.errors import OptionError, SpecificationError
+from tacit.insight.explain import name_unit
 from tacit.ledger.acts import read_acts
 from tacit.ledger.verification import verify
 from tacit.service.console.charts import draw_meter
@@ -308,7 +309,12 @@ def _render_policies(
         one.model_dump() | {"policy": policies[one.pattern]} for one in get_catalogue(state, user)
     ]
     code = 200 if mistake is None else 422
-    view = {"offers": offers, "proposals": _list_own(state, user), "mistake": mistake}
+    view = {
+        "offers": offers,
+        "about": name_unit(state.spec.windows.panes).rpartition(" ")[2],
+        "proposals": _list_own(state, user),
+        "mistake": mistake,
+    }
     return render(request, "policies.html", user, code, **view)
 
 
