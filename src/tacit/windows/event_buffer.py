@@ -21,10 +21,12 @@ from tacit.patterns.lists import EventLists
 from tacit.windows.clock import NONE, TAKEN
 from tacit.windows.runs import NO_RUNS, RUN, count_runs, find_run
 
-_LARGE = 1 << 16
+_LARGE = 1 << 13
 """The number of tuples from which on a batch is not copied."""
-_SAMPLE = 1 << 13
+_SAMPLE = 1 << 12
 """It is not copied if at least half of so many tuples at its beginning are relevant."""
+_ROOM = 1 << 16
+"""The number of tuples for which the buffer allocates memory at once."""
 _NEARLY_SORTED = 4
 """The number of moves per tuple after which insertion sort is given up."""
 _BLOCK = 16
@@ -60,15 +62,15 @@ class BufferPiece:
 
     def cut(self, begin: int, end: int) -> BufferPiece:
         """Return the tuples from `begin` to `end`, without copying them."""
+        if begin == 0 and end == len(self.times):
+            return self
         part, first = slice(begin, end), begin + self.offset
-        # A copy, since the clock judges the rest of the last run later.
-        runs = self.runs[first // RUN : -(-(end + self.offset) // RUN)].copy()
         return BufferPiece(
             self.slots[part],
             self.times[part],
             self.masks[part],
             self.verdicts[part],
-            runs,
+            self.runs[first // RUN : -(-(end + self.offset) // RUN)],
             first % RUN,
         )
 
@@ -77,6 +79,8 @@ class BufferPiece:
 
         Writable arrays would make the kernels compile once more.
         """
+        if not (self.slots.flags.writeable or self.times.flags.writeable):
+            return self
         return replace(self, slots=freeze(self.slots), times=freeze(self.times))
 
 
@@ -89,6 +93,8 @@ class EventBuffer:
         self._pieces: list[tuple[BufferPiece, int]] = []
         """The pieces in order of arrival, each with the latest window of its tuples."""
         self._room = BufferPiece.allocate(0, len(ordered))
+        self._read = self._room.freeze()
+        """The same memory, read-only."""
         self._used = 0
         self._from: int = NONE
         """The first window that was not popped."""
@@ -96,34 +102,34 @@ class EventBuffer:
         """Room for the tuples that are sorted: the number of each in its piece, and its key."""
 
     def add(self, piece: BufferPiece) -> BufferPiece:
-        """Add tuples; return those that are buffered, and perhaps some to be skipped."""
+        """Add tuples; return all of them, or those that are relevant if they are few."""
         piece = piece.freeze()
         latest = int(
             _find_latest(piece.times, piece.verdicts, piece.runs, piece.offset, self._size)
         )
-        sample = piece.cut(0, min(len(piece), _SAMPLE))
-        if len(piece) >= _LARGE and 2 * self._count(sample) >= len(sample):
-            self._pieces.append((piece, latest))
-            return piece
+        if len(piece) >= _LARGE:
+            sample = piece.cut(0, min(len(piece), _SAMPLE))
+            if 2 * self._count(sample) >= len(sample):
+                # A copy of the runs, since the clock judges the rest of the last one later.
+                self._pieces.append((replace(piece, runs=piece.runs.copy()), latest))
+                return piece
         relevant = self._count(piece)
         if not relevant:
             return piece.cut(0, 0)
         if self._used + relevant > len(self._room):
-            self._room, self._used = (
-                BufferPiece.allocate(max(_LARGE, relevant), len(self._ordered)),
-                0,
-            )
-        begin, self._used = self._used, self._used + relevant
-        copy = self._room.cut(begin, self._used)
+            self._room = BufferPiece.allocate(max(_ROOM, relevant), len(self._ordered))
+            self._read, self._used = self._room.freeze(), 0
+        room, begin, self._used = self._room, self._used, self._used + relevant
         _copy_relevant(
             piece.slots, piece.times, piece.masks.codes, piece.masks.table, piece.verdicts,
-            self._ordered, copy.slots, copy.times, copy.masks.table,
+            self._ordered, room.slots[begin:], room.times[begin:], room.masks.table[begin:],
         )  # fmt: skip
-        if self._pieces and self._pieces[-1][0].times.base is self._room.times:
+        added = piece if 2 * relevant >= len(piece) else self._read.cut(begin, self._used)
+        if self._pieces and self._pieces[-1][0].times.base is room.times:
             last, before = self._pieces.pop()
             begin, latest = begin - len(last), max(before, latest)
-        self._pieces.append((self._room.cut(begin, self._used).freeze(), latest))
-        return copy.freeze()
+        self._pieces.append((self._read.cut(begin, self._used), latest))
+        return added
 
     def _count(self, piece: BufferPiece) -> int:
         """Return how many accepted tuples are relevant."""
