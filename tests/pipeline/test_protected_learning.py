@@ -18,7 +18,7 @@ from tacit.pipeline.batches import Rows
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.evaluators import Evaluator
-from tacit.pipeline.release import Release
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.pipeline.window_state import ClosedWindows
 from tacit.planning.planner import plan_without_history
 from tacit.privacy.noise import Noise
@@ -56,7 +56,7 @@ def specification(epsilon: float) -> Specification:
 
 def evaluator(spec: Specification, mechanism: str, decode: str, seed: int) -> Evaluator:
     made = plan_without_history(spec, mechanism, decode, RATES)
-    return Release(spec, made.mechanisms, Noise(SeededSource(seed)))
+    return ProtectedEvaluator(spec, made.mechanisms, Noise(SeededSource(seed)))
 
 
 def engine(spec: Specification, mechanism: str, decode: str, seed: int = 1) -> Engine:
@@ -142,7 +142,7 @@ def test_noise_is_not_drawn_before_the_registry_is_announced() -> None:
     plain = source.draw
     source.draw = lambda number: drawn.append(number) or plain(number)  # type: ignore[method-assign, func-returns-value]
     made = plan_without_history(spec, "uniform", "literal", RATES)
-    flow = CompiledSpec(spec, Release(spec, made.mechanisms, Noise(source)))
+    flow = CompiledSpec(spec, ProtectedEvaluator(spec, made.mechanisms, Noise(source)))
     target = Engine(flow, Subjects(), learn=60)
     push(target, batches(1)[:9])
     assert drawn == []

@@ -1,4 +1,6 @@
-"""Turn closed windows into protected answers, with the mechanism of each subject's policy.
+"""The evaluator of a run with a plan: closed windows become protected answers.
+
+Each subject is answered by the mechanism of its policy.
 
 Nothing that depends on private events leaves a mechanism except through `Noise`.
 """
@@ -51,8 +53,8 @@ def name_policy(number: int) -> str:
     return f"policy{number}"
 
 
-class Release(Evaluator):
-    """Turns the bits of windows into protected answers, policy by policy."""
+class ProtectedEvaluator(Evaluator):
+    """Matches patterns and has protectors draw the answers, policy by policy."""
 
     protects = True
 
