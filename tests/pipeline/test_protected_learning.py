@@ -186,7 +186,7 @@ def test_windows_that_were_closed_together_are_the_same_for_a_registry_that_has_
     handed = ClosedWindows(closed, {"s": frame}, np.zeros(3, np.int64))
     for slots in (3, 5, 70):
         wider = handed.widen(np.zeros(slots, np.int64), np.uint64(0))
-        octets = queries.answer(wider.panes, wider.rows).astype("<u8").view(np.uint8)
+        octets = queries.match(wider.panes, wider.rows).astype("<u8").view(np.uint8)
         found = np.unpackbits(octets, axis=2, bitorder="little", count=slots)
         for window, slot in product(range(4), range(slots)):
             seen = windows[3 * window + slot] if slot < 3 else []

@@ -81,7 +81,7 @@ def compute_statistics(spec: Specification, history: Presence | Streams) -> list
 def compute_true_bits(spec: Specification, windows: Presence | Streams) -> NDArray[np.uint64]:
     """Compute the true answers `[window][query][word]`."""
     queries = compile_queries(spec, tuple(spec.query_patterns.values()))
-    bits: NDArray[np.uint64] = queries.answer(to_closed_panes(windows), {})
+    bits: NDArray[np.uint64] = queries.match(to_closed_panes(windows), {})
     return bits
 
 

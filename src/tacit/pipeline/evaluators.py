@@ -224,7 +224,7 @@ class Detector(Evaluator):
         memory: RunMemory | None = None,  # noqa: ARG002
     ) -> tuple[NDArray[np.uint64], None]:
         """Return what was detected."""
-        bits, asked = self.queries[0].answer(closed, rows), len(self.names)
+        bits, asked = self.queries[0].match(closed, rows), len(self.names)
         self._counted = bits[:, asked:]
         return bits[:, :asked], None
 

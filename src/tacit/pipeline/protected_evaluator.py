@@ -169,7 +169,7 @@ class ProtectedEvaluator(Evaluator):
         """Match all patterns, unless it was done for the price of these windows."""
         if self._last is not None and self._last.closed is closed:
             return self._last
-        return WindowBits(self._matched.answer(closed, rows), closed, rows)
+        return WindowBits(self._matched.match(closed, rows), closed, rows)
 
     def count_subjects(
         self,

@@ -100,7 +100,7 @@ class NoisyWindows:
         if self.queries.conditions:
             timed = [event for event in synthetic if compared[event.word] & event.bit]
             rows = self._rows(closed, rows, timed)
-        return self.queries.answer(seen, rows)
+        return self.queries.match(seen, rows)
 
     def _draw_synthetic(
         self, closed: ClosedPanes, noisy: NDArray[np.uint64], noise: Noise
