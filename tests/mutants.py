@@ -429,10 +429,10 @@ FAULTS: Final = (
         "connectors/test_mqtt_source.py",
     ),
     fault(
-        "connectors/follow_source.py",
+        "connectors/follow_file.py",
         "if len(rest) > LONGEST_LINE:",
         "if False:",
-        "connectors/test_follow_source.py",
+        "connectors/test_follow_file.py",
     ),
     # engines
     fault(
