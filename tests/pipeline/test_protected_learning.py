@@ -12,7 +12,7 @@ import pytest
 
 from tacit.answers.answers import Answers
 from tacit.events.subjects import Subjects
-from tacit.patterns.lists import EventLists
+from tacit.patterns.event_lists import EventLists
 from tacit.patterns.reference import Tuple, detect
 from tacit.pipeline.batches import Rows
 from tacit.pipeline.compiled_spec import CompiledSpec

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
-from tacit.patterns.lists import EventLists
+from tacit.patterns.event_lists import EventLists
 from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.pipeline.survey import HistorySurvey
 from tacit.planning.plan import Plan
