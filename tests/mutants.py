@@ -267,7 +267,7 @@ FAULTS: Final = (
         "planning/test_planner.py",
     ),
     fault(
-        "planning/tallies.py",
+        "planning/combination_counts.py",
         "words = 1 if self._width <= _SHORT else -(-self._width // 64) + 1",
         "words = 1",
         "planning/test_expectations.py",

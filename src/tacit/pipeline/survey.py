@@ -15,8 +15,8 @@ from tacit.answers.answers import Answers
 from tacit.patterns.booleans import to_columns
 from tacit.patterns.tree import Name
 from tacit.pipeline.evaluators import Evaluator, count_occurrences
+from tacit.planning.combination_counts import ChosenRows, CombinationCounts, Stretches
 from tacit.planning.survey import Survey
-from tacit.planning.tallies import ChosenRows, CombinationCounts, Stretches
 from tacit.privacy.affected_queries import AffectedQuery
 from tacit.privacy.count_memory import CountHistory
 from tacit.privacy.mechanisms.counts import CountLayout, CountStatus, read_history, tally_groups

@@ -386,7 +386,7 @@ class Specification(Settings):
     @cached_property
     def fingerprint(self) -> str:
         """The same for all spellings of the same specification; it covers GeoJSON files."""
-        from tacit.spec.canon import canonical
+        from tacit.spec.canonical_form import canonical
 
         text = json.dumps(canonical(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
