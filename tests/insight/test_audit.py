@@ -23,7 +23,7 @@ from tacit.privacy.components import Component
 from tacit.privacy.exponentials import exp_below, joint_epsilon, log_above
 from tacit.privacy.mechanisms.flips import Flips
 from tacit.privacy.mechanisms.optimal.blocks import Context
-from tacit.privacy.mechanisms.optimal.books import ChannelBook
+from tacit.privacy.mechanisms.optimal.channel_books import ChannelBook
 from tacit.privacy.mechanisms.optimal.mechanism import Optimal
 from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.progress import ignore_progress
