@@ -20,7 +20,7 @@ from tacit.answers.codec import pack
 from tacit.errors import LedgerLostError, StaleError
 from tacit.ledger.drafts import ReleaseDraft
 from tacit.ledger.none import NoLease
-from tacit.pipeline.accountant import NO_BILL, Accountant, WindowCharges
+from tacit.pipeline.accountant import NO_CHARGES, Accountant, WindowCharges
 from tacit.pipeline.checkpoints import Checkpoint
 from tacit.pipeline.delivery import Delivery, DirectDelivery
 from tacit.pipeline.engine import Engine
@@ -182,7 +182,7 @@ class Settlement:
             answers: list[Answers] = []
             drifts: list[float | None] = []
             for one in closed:
-                bill = NO_BILL
+                bill = NO_CHARGES
                 if accountant is not None:
                     bill = self._retry(self._bill, accountant, one)
                 bills.append(bill)
