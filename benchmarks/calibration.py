@@ -22,7 +22,7 @@ from tacit.evaluation.measurement import (
 )
 from tacit.evaluation.taxi_areas import TaxiDataSet, make_taxi_data_set
 from tacit.evaluation.tdrive import read_tdrive, select_taxis
-from tacit.pipeline.release import Release
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.planning.planner import make_plan
 from tacit.privacy.mechanisms.mechanism import RunMemory, hash_names
 from tacit.privacy.noise import Noise
@@ -60,12 +60,12 @@ def _answer(
     spec = drawn.spec.model_copy(update={"private": private}).checked()
     plan = make_plan(spec, compute_statistics(spec, drawn.history_streams), "optimal")
     assert plan.has_memory
-    release = Release(spec, plan.mechanisms, Noise(SeededSource(seed)))
+    evaluator = ProtectedEvaluator(spec, plan.mechanisms, Noise(SeededSource(seed)))
     streams = drawn.test_streams
     closed = to_closed_panes(streams)
     windows, subjects = closed.words.shape[:2]
     memory = RunMemory({}, keys=hash_names(range(subjects)))
-    words, certainty = release.answer(closed, {}, np.zeros(subjects, np.int32), memory)
+    words, certainty = evaluator.answer(closed, {}, np.zeros(subjects, np.int32), memory)
     told, true = unpack(words, subjects), unpack(compute_true_bits(spec, streams), subjects)
     hours = (streams.first + np.arange(windows)) * spec.windows.size / 3.6e9 + _BEIJING
     spans = np.repeat((hours % 24 // 4)[:, np.newaxis], subjects, axis=1)

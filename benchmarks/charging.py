@@ -23,7 +23,7 @@ from benchmarks.jobs import Setting, UnequalError
 from benchmarks.measuring import race
 from benchmarks.report import OURS, Finding, against
 from tacit.ledger.charges import Account, Charge
-from tacit.ledger.drafts import Draft
+from tacit.ledger.drafts import ReleaseDraft
 from tacit.ledger.ledger import Ledger
 
 _SUBJECTS = 1_000_000
@@ -76,7 +76,7 @@ def _ours(stack: ExitStack, folder: Path, before: NDArray[np.int64]) -> Contesta
 
     def release(start: int, charges: Sequence[Charge]) -> None:
         body = os.urandom(64)
-        lease.commit(b"", Draft(start, 1, _MINUTE, _MINUTE, "", "", len(ids), body, charges))
+        lease.commit(b"", ReleaseDraft(start, 1, _MINUTE, _MINUTE, "", "", len(ids), body, charges))
 
     release(next(windows), spent)
     accounts = lease.open_accounts(ids, [account])

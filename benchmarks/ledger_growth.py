@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tacit.ledger.archival import archive
 from tacit.ledger.charges import Charge
-from tacit.ledger.drafts import Draft
+from tacit.ledger.drafts import ReleaseDraft
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.verification import record_verification, verify
 
@@ -73,7 +73,7 @@ def _fill(ledger: Ledger, begin: int, end: int, subjects: int) -> None:
     number = 0
     for first in range(begin * 1440, end * 1440, _AT_ONCE):
         drafts = [
-            Draft(
+            ReleaseDraft(
                 start,
                 1,
                 _MINUTE,

@@ -267,7 +267,7 @@ FAULTS: Final = (
         "planning/test_planner.py",
     ),
     fault(
-        "planning/tallies.py",
+        "planning/combination_counts.py",
         "words = 1 if self._width <= _SHORT else -(-self._width // 64) + 1",
         "words = 1",
         "planning/test_expectations.py",
@@ -429,10 +429,10 @@ FAULTS: Final = (
         "connectors/test_mqtt_source.py",
     ),
     fault(
-        "connectors/follow_source.py",
+        "connectors/follow_file.py",
         "if len(rest) > LONGEST_LINE:",
         "if False:",
-        "connectors/test_follow_source.py",
+        "connectors/test_follow_file.py",
     ),
     # engines
     fault(

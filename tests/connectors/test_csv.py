@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.connectors import pieces
+from tacit.connectors import file_pieces
 from tacit.connectors.csv import CsvSource
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, Rejected
@@ -119,7 +119,7 @@ def test_other_encodings_are_refused(path: Path, encoding: str) -> None:
 
 
 def test_a_record_that_is_no_utf8_is_rejected(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE", 16)
+    monkeypatch.setattr(file_pieces, "PIECE", 16)
     batches = read(path, b"a,b\nx,1\ny,2\nz,3\n" + b"\xff,4\nw,5\n")
     assert values(batches) == [("x", "1"), ("y", "2"), ("z", "3"), ("w", "5")]
     assert [(line.place, line.reason) for line in rejected(batches)] == [(5, "not UTF-8 text")]
@@ -137,7 +137,7 @@ def test_records_written_by_another_program_are_read_as_written(
     csv.writer(text, quoting=csv.QUOTE_ALL).writerows([("first", "second"), *rows])
     path = tmp_path_factory.mktemp("rows") / "a.csv"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "PIECE", piece)
+        patch.setattr(file_pieces, "PIECE", piece)
         found = read(path, text.getvalue())
     assert values(found) == rows
     assert not rejected(found)
@@ -154,7 +154,7 @@ def test_what_is_read_and_rejected_does_not_depend_on_how_the_file_is_cut(
     path = tmp_path_factory.mktemp("cut") / "a.csv"
     with pytest.MonkeyPatch.context() as patch:
         whole = read(path, "a,b\n" + text)
-        patch.setattr(pieces, "PIECE", piece)
+        patch.setattr(file_pieces, "PIECE", piece)
         cut = read(path, "a,b\n" + text)
     assert values(cut) == values(whole)
     assert placed(cut) == placed(whole)

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tacit.connectors import follow_folder, pieces
+from tacit.connectors import file_pieces, follow_folder
 from tacit.connectors.files import open_source
 from tacit.connectors.follow_folder import FollowFolderSource
 from tacit.connectors.openers import open_input
@@ -62,7 +62,7 @@ class FolderFeed(Feed):
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of lines are read in many pieces."""
-    monkeypatch.setattr(pieces, "PIECE", 64)
+    monkeypatch.setattr(file_pieces, "PIECE", 64)
 
 
 @pytest.fixture(params=[".jsonl", ".csv"])

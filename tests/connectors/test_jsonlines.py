@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.connectors import jsonlines, pieces
+from tacit.connectors import file_pieces, jsonlines
 from tacit.connectors.files import open_source
 from tacit.connectors.jsonlines import JsonLinesSource
 from tacit.errors import SourceError
@@ -136,7 +136,7 @@ def test_utf16_is_refused(path: Path) -> None:
 
 
 def test_a_line_without_end_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE", 1000)
+    monkeypatch.setattr(file_pieces, "PIECE", 1000)
     monkeypatch.setattr(jsonlines, "LONGEST_LINE", 5000)
     with pytest.raises(SourceError, match="a line of more than"):
         read(path, '{"a": 1}\n' + "x" * 10_000)
@@ -164,7 +164,7 @@ def test_rows_do_not_depend_on_how_the_file_is_cut_or_on_other_lines(
     columns = ("n", "s", "b")
     with pytest.MonkeyPatch.context() as patch:
         whole = read(path, text, *columns)
-        patch.setattr(pieces, "PIECE", piece)
+        patch.setattr(file_pieces, "PIECE", piece)
         cut = read(path, text, *columns)
     alone = [read(path, line, *columns) for line in lines]
     assert values(cut) == values(whole) == [row for one in alone for row in values(one)]

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tacit.connectors import jsonlines, pieces
+from tacit.connectors import file_pieces, jsonlines
 from tacit.connectors.files import open_source
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch
@@ -43,7 +43,7 @@ def written(folder: Path, name: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE", 5000)
+    monkeypatch.setattr(file_pieces, "PIECE", 5000)
     monkeypatch.setattr("tacit.connectors.parquet.MOST_ROWS", 256)
     monkeypatch.setattr("tacit.connectors.parquet._SMALL_GROUP", 100)
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.pipeline.release import Release
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.privacy.channels import Channel
 from tacit.privacy.count_channels import CountChannel
 from tacit.privacy.noise import Noise
@@ -125,15 +125,15 @@ def fixed_counts(
 @contextmanager
 def fixed_draws() -> Iterator[None]:
     """Replace all draws of the command line."""
-    answer = Release.answer
+    answer = ProtectedEvaluator.answer
 
-    def placed(self: Release, closed: Any, *given: Any) -> Any:
+    def placed(self: ProtectedEvaluator, closed: Any, *given: Any) -> Any:
         _HERE.at(closed.first)
         return answer(self, closed, *given)
 
     with (
         patch("tacit.engines.setup.Noise", FixedNoise),
-        patch.object(Release, "answer", placed),
+        patch.object(ProtectedEvaluator, "answer", placed),
         patch.object(CountChannel, "draw", fixed_counts),
     ):
         yield

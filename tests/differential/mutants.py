@@ -24,7 +24,7 @@ from tacit.events import columntypes
 from tacit.events.columntypes import ColumnTypes, convert_text, infer_type
 from tacit.events.extraction import Extractor
 from tacit.events.streams import ColumnType, Stream
-from tacit.pipeline import openwindows
+from tacit.pipeline import versioned_windows
 from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.settlement import Settlement
@@ -280,7 +280,7 @@ def reload_by_names() -> Iterator[None]:
                     public[place, number // 64] |= np.uint64(1) << np.uint64(number % 64)
         return public
 
-    with patch.object(openwindows, "find_public_types", by_names):
+    with patch.object(versioned_windows, "find_public_types", by_names):
         yield
 
 

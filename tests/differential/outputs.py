@@ -22,7 +22,7 @@ import pyarrow as pa
 from click.testing import CliRunner
 
 from tacit.cli.main import main
-from tacit.connectors import pieces
+from tacit.connectors import file_pieces
 from tacit.connectors.mqtt.address import MqttSourceOptions
 from tacit.connectors.mqtt.messages import Message, MessageRows
 from tacit.connectors.openers import open_input
@@ -295,7 +295,7 @@ def _scraped() -> Iterator[list[Mapping[str, float]]]:
 @contextmanager
 def _small(piece: int, rows: int) -> Iterator[None]:
     """Pieces of files and batches of rows as small as can be."""
-    with patch.object(pieces, "PIECE", piece), patch.object(sources.Source, "most_rows", rows):
+    with patch.object(file_pieces, "PIECE", piece), patch.object(sources.Source, "most_rows", rows):
         yield
 
 

@@ -17,7 +17,7 @@ import tacit
 from tacit.answers.codec import pack, unpack, unpack_counts
 from tacit.cli.main import main
 from tacit.errors import OptionError, SourceError
-from tacit.pipeline.openwindows import NextVersion
+from tacit.pipeline.versioned_windows import NextVersion
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.planner import plan_without_history
 from tacit.privacy.count_channels import CountChannel

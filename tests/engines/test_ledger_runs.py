@@ -352,7 +352,7 @@ def test_a_run_that_breaks_down_within_a_batch_goes_on_within_it(
     So are the many windows of a gap, which close at once.
     """
     monkeypatch.setattr(settlement, "_MOST_ANSWERS", 1)
-    monkeypatch.setattr("tacit.pipeline.openwindows.choose_capacity", lambda *_: 3)
+    monkeypatch.setattr("tacit.pipeline.versioned_windows.choose_capacity", lambda *_: 3)
     text = TWO if learned else TWO.replace("{learn: 3 min}", "{file: subjects.txt}")
     house = House(tmp_path, text.replace("lateness: 20 s", "lateness: 3 s"))
     inputs = []

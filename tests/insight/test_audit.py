@@ -14,7 +14,7 @@ import pytest
 from tacit.connectors.frames import FrameSource
 from tacit.engines.local import plan as make
 from tacit.engines.local import survey, survey_history
-from tacit.insight.audit import Report, audit
+from tacit.insight.audit import AuditReport, audit
 from tacit.pipeline.reader import Input
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
@@ -23,7 +23,7 @@ from tacit.privacy.components import Component
 from tacit.privacy.exponentials import exp_below, joint_epsilon, log_above
 from tacit.privacy.mechanisms.flips import Flips
 from tacit.privacy.mechanisms.optimal.blocks import Context
-from tacit.privacy.mechanisms.optimal.books import ChannelBook
+from tacit.privacy.mechanisms.optimal.channel_books import ChannelBook
 from tacit.privacy.mechanisms.optimal.mechanism import Optimal
 from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.progress import ignore_progress
@@ -62,7 +62,7 @@ def history(seed: int = 3, windows: int = 200) -> pl.DataFrame:
     return pl.DataFrame({"who": subject, "at": at, "kind": kinds}).sort("at")
 
 
-def told(report: Report, name: str) -> tuple[Fraction | None, Fraction | None]:
+def told(report: AuditReport, name: str) -> tuple[Fraction | None, Fraction | None]:
     """Whole-pattern and per-element epsilon of a private pattern."""
     pattern = next(p for p in report.policies[0].patterns if p.name == name)
     return pattern.whole, pattern.element

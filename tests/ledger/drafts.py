@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tacit.ledger.accounts import Accounts
 from tacit.ledger.charges import Account, Charge
-from tacit.ledger.drafts import Draft
+from tacit.ledger.drafts import ReleaseDraft
 from tacit.ledger.lease import Lease
 
 MINUTE = 60_000_000
@@ -25,10 +25,10 @@ def draft(
     windows: int = 1,
     body: bytes | None = None,
     answers: int = 10,
-) -> Draft:
+) -> ReleaseDraft:
     """The release of some minutes."""
     text = body if body is not None else f"answers from window {window} on".encode()
-    return Draft(
+    return ReleaseDraft(
         window * MINUTE, windows, MINUTE, MINUTE, "specification", "plan", answers, text, charges
     )
 

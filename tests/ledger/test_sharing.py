@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import FencedError, StaleError
 from tacit.ledger.charges import Charge
-from tacit.ledger.drafts import Draft
+from tacit.ledger.drafts import ReleaseDraft
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.rows import iterate_rows as charged
 from tacit.ledger.tables import RUNS
@@ -119,7 +119,7 @@ def test_a_charge_up_to_the_limit_is_accepted_and_one_beyond_it_is_stale(ledger:
 
 @pytest.mark.parametrize("released", [(), (draft(0),)], ids=["checkpoint", "release"])
 def test_a_commit_that_meets_a_take_over_in_the_middle_is_fenced(
-    ledger: Ledger, released: tuple[Draft, ...]
+    ledger: Ledger, released: tuple[ReleaseDraft, ...]
 ) -> None:
     lease = ledger.take_over("run", "a")
     with ThreadPoolExecutor(1) as other:

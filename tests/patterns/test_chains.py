@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from tacit.patterns.bits import ChainBits
 from tacit.patterns.chains import Chain, find_chains
+from tacit.patterns.event_lists import EventLists, Selection
 from tacit.patterns.intervals import Intervals
 from tacit.patterns.language import parse_pattern
-from tacit.patterns.lists import EventLists, Selection
 from tacit.patterns.matcher import Matcher
-from tacit.patterns.normal import simplify
 from tacit.patterns.origins import Origins
 from tacit.patterns.reference import Tuple
+from tacit.patterns.simplification import simplify
 from tacit.patterns.tree import Name, Not, Or, Pattern, Repeat, Seq, Within
 from tests.longer import longer
 from tests.patterns.strategies import random_window

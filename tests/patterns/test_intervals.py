@@ -10,8 +10,8 @@ import pytest
 from tacit.errors import PatternError
 from tacit.patterns.intervals import Intervals
 from tacit.patterns.language import parse_pattern
-from tacit.patterns.normal import simplify
 from tacit.patterns.reference import Tuple
+from tacit.patterns.simplification import simplify
 from tacit.patterns.tree import Pattern, Repeat
 from tests.patterns.strategies import random_window
 from tests.patterns.windowing import Window, event_lists

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.patterns.lists import EventLists
+from tacit.patterns.event_lists import EventLists
 from tacit.patterns.matcher import Matcher, scatter, to_columns
 from tacit.patterns.reference import Tuple
 

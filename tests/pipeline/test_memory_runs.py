@@ -25,9 +25,9 @@ from tacit.ledger.lease import Lease
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.batches import Rows
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.openwindows import OpenWindows
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
+from tacit.pipeline.versioned_windows import VersionedWindows
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
@@ -309,7 +309,7 @@ def test_draws_that_another_engine_makes_stale_leave_nothing_behind(
     monkeypatch.setattr(Lease, "commit", failing)
     noise.last = False  # the first draw of every window is thrown away
     assert ledger_run(tmp_path, noise, "stale") == steady
-    monkeypatch.setattr(OpenWindows, "restore_memory", lambda *_: None)
+    monkeypatch.setattr(VersionedWindows, "restore_memory", lambda *_: None)
     noise.last = False
     assert ledger_run(tmp_path, noise, "forgotten") != steady  # a mistake would be seen
 

@@ -12,13 +12,13 @@ import pytest
 
 from tacit.answers.answers import Answers
 from tacit.events.subjects import Subjects
-from tacit.patterns.lists import EventLists
+from tacit.patterns.event_lists import EventLists
 from tacit.patterns.reference import Tuple, detect
 from tacit.pipeline.batches import Rows
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.evaluators import Evaluator
-from tacit.pipeline.release import Release
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.pipeline.window_state import ClosedWindows
 from tacit.planning.planner import plan_without_history
 from tacit.privacy.noise import Noise
@@ -56,7 +56,7 @@ def specification(epsilon: float) -> Specification:
 
 def evaluator(spec: Specification, mechanism: str, decode: str, seed: int) -> Evaluator:
     made = plan_without_history(spec, mechanism, decode, RATES)
-    return Release(spec, made.mechanisms, Noise(SeededSource(seed)))
+    return ProtectedEvaluator(spec, made.mechanisms, Noise(SeededSource(seed)))
 
 
 def engine(spec: Specification, mechanism: str, decode: str, seed: int = 1) -> Engine:
@@ -142,7 +142,7 @@ def test_noise_is_not_drawn_before_the_registry_is_announced() -> None:
     plain = source.draw
     source.draw = lambda number: drawn.append(number) or plain(number)  # type: ignore[method-assign, func-returns-value]
     made = plan_without_history(spec, "uniform", "literal", RATES)
-    flow = CompiledSpec(spec, Release(spec, made.mechanisms, Noise(source)))
+    flow = CompiledSpec(spec, ProtectedEvaluator(spec, made.mechanisms, Noise(source)))
     target = Engine(flow, Subjects(), learn=60)
     push(target, batches(1)[:9])
     assert drawn == []
@@ -186,7 +186,7 @@ def test_windows_that_were_closed_together_are_the_same_for_a_registry_that_has_
     handed = ClosedWindows(closed, {"s": frame}, np.zeros(3, np.int64))
     for slots in (3, 5, 70):
         wider = handed.widen(np.zeros(slots, np.int64), np.uint64(0))
-        octets = queries.answer(wider.panes, wider.rows).astype("<u8").view(np.uint8)
+        octets = queries.match(wider.panes, wider.rows).astype("<u8").view(np.uint8)
         found = np.unpackbits(octets, axis=2, bitorder="little", count=slots)
         for window, slot in product(range(4), range(slots)):
             seen = windows[3 * window + slot] if slot < 3 else []

@@ -17,8 +17,8 @@ from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import MergedBatch, Rows
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.pipeline.reader import Input
-from tacit.pipeline.release import Release
 from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
 from tacit.planning.planner import plan_without_history
@@ -80,7 +80,7 @@ def frame(seed: int, rows: int = 700, until: int = 200) -> pl.DataFrame:
 def engine(spec: Specification, made: Plan, noise: Noise) -> Engine:
     registry = Subjects()
     registry.add(range(SUBJECTS))
-    return Engine(CompiledSpec(spec, Release(spec, made.mechanisms, noise)), registry)
+    return Engine(CompiledSpec(spec, ProtectedEvaluator(spec, made.mechanisms, noise)), registry)
 
 
 def batches(seed: int, cuts: int = 7) -> list[pa.RecordBatch]:

@@ -15,7 +15,7 @@ from tacit.engines.local import survey
 from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.tree import Name, Pattern
 from tacit.pipeline.reader import Input
-from tacit.planning.tallies import (
+from tacit.planning.combination_counts import (
     FOLDS,
     MOST_STRETCHES,
     ChosenRows,
@@ -278,7 +278,7 @@ def test_tallies_count_rows_as_a_counter_does(width: int) -> None:
 
 
 def test_tallies_put_rows_together_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tacit.planning.tallies._PENDING", 3)
+    monkeypatch.setattr("tacit.planning.combination_counts._PENDING", 3)
     tally = CombinationCounts([0, 1])
     bits = np.arange(2, dtype=np.uint64).reshape(1, 2, 1)
     for _ in range(10):

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from tacit.connectors.frames import FrameSource
 from tacit.patterns.reference import Tuple
-from tacit.pipeline import release
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
@@ -158,7 +158,10 @@ class ScriptedNoise(Noise):
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Find out whom each draw is for: where the run knows it, and does not say."""
-        answer, protect = release.Release.answer, draw.ChannelProtector.protect
+        answer, protect = (
+            ProtectedEvaluator.answer,
+            draw.ChannelProtector.protect,
+        )
         look = pane_noise.find_set_bits
 
         def answering(this: Any, closed: Any, *rest: Any) -> Any:
@@ -219,7 +222,7 @@ class ScriptedNoise(Noise):
             patch.object(count_channels, "_TOTAL", SMALL),
             patch.object(CountChannel, "draw", counting),
             patch.object(groups.SubjectGroups, "read", alone),
-            patch.object(release.Release, "answer", answering),
+            patch.object(ProtectedEvaluator, "answer", answering),
             patch.object(draw.ChannelProtector, "protect", protecting),
             patch.object(contexts, "_find_rows", finding(contexts._find_rows)),
             patch.object(contexts, "_find_rows_at_once", finding(contexts._find_rows_at_once)),

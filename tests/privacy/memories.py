@@ -29,7 +29,7 @@ from tacit.pipeline.batches import MergedBatch, Rows
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.pacing import Pacer
-from tacit.pipeline.release import Release
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.pipeline.window_state import ClosedWindows
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
@@ -291,8 +291,8 @@ class Runner:
     def _open(self, names: Sequence[str]) -> Engine:
         registry = Subjects()
         registry.add(names)
-        release = Release(self.spec, self.plan.mechanisms, self.noise)
-        return Engine(CompiledSpec(self.spec, release), registry)
+        evaluator = ProtectedEvaluator(self.spec, self.plan.mechanisms, self.noise)
+        return Engine(CompiledSpec(self.spec, evaluator), registry)
 
     def restart(self) -> None:
         """Go on with a new engine."""

@@ -25,7 +25,7 @@ from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import Rows
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.release import Release
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
 from tacit.planning.survey import assume_statistics
@@ -212,7 +212,7 @@ def released(
 def _engine(spec: Specification, plan: Plan, noise: StreamNoise, names: Sequence[str]) -> Engine:
     registry = Subjects()
     registry.add(names)
-    return Engine(CompiledSpec(spec, Release(spec, plan.mechanisms, noise)), registry)
+    return Engine(CompiledSpec(spec, ProtectedEvaluator(spec, plan.mechanisms, noise)), registry)
 
 
 def enumerated(

@@ -20,7 +20,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tacit.pipeline.release import Release
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
 from tacit.privacy import components
@@ -69,14 +69,16 @@ def claims(spec: Specification, plan: Plan) -> tuple[Claim, ...]:
 def priced(asked: Sequence[Claim]) -> Iterator[dict[int, Prices]]:
     """The prices of all windows that are answered, by window: `[claim][slot]`."""
     found: dict[int, Prices] = {}
-    answer = Release.answer
+    answer = ProtectedEvaluator.answer
 
-    def spy(self: Release, closed: Any, rows: Any, policies: Any, memory: Any = None) -> Any:
+    def spy(
+        self: ProtectedEvaluator, closed: Any, rows: Any, policies: Any, memory: Any = None
+    ) -> Any:
         prices = self.price(closed, rows, policies, asked, memory)
         found.update({closed.first + n: window.copy() for n, window in enumerate(prices)})
         return answer(self, closed, rows, policies, memory)
 
-    with patch.object(Release, "answer", spy):
+    with patch.object(ProtectedEvaluator, "answer", spy):
         yield found
 
 

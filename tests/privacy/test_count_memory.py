@@ -32,10 +32,10 @@ from tacit.pipeline.accountant import Accountant, list_accounts
 from tacit.pipeline.batches import MergedBatch, Rows
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.openwindows import OpenWindows
 from tacit.pipeline.reader import Input
 from tacit.pipeline.run import Run
 from tacit.pipeline.settlement import Settlement
+from tacit.pipeline.versioned_windows import VersionedWindows
 from tacit.pipeline.versions import SpecVersion
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
@@ -400,7 +400,7 @@ def test_a_price_that_is_not_that_of_the_draw(monkeypatch: Patch) -> None:
 
 def test_a_draw_that_was_thrown_away_is_remembered(monkeypatch: Patch) -> None:
     assert not breaks("draws that are thrown away")
-    monkeypatch.setattr(OpenWindows, "restore_memory", lambda *_: None)
+    monkeypatch.setattr(VersionedWindows, "restore_memory", lambda *_: None)
     assert breaks("draws that are thrown away")
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tacit.pipeline.engine import Engine
-from tacit.pipeline.openwindows import OpenWindows
 from tacit.pipeline.pacing import Pacer
+from tacit.pipeline.versioned_windows import VersionedWindows
 from tacit.pipeline.window_state import WindowState
 from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter, Prediction, Update
 from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
@@ -156,7 +156,7 @@ def test_only_one_of_two_components_is_charged(monkeypatch: Patch) -> None:
 
 def test_a_draw_that_was_thrown_away_is_remembered(monkeypatch: Patch) -> None:
     assert not breaks("draws that are thrown away")
-    monkeypatch.setattr(OpenWindows, "restore_memory", lambda *_: None)
+    monkeypatch.setattr(VersionedWindows, "restore_memory", lambda *_: None)
     assert breaks("draws that are thrown away")
 
 

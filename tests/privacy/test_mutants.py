@@ -30,11 +30,11 @@ from tacit.privacy.elements import Elements, uniform_shares
 from tacit.privacy.mechanisms import adaptive
 from tacit.privacy.mechanisms.flips import FlipProtector
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
-from tacit.privacy.mechanisms.optimal import blocks, books
+from tacit.privacy.mechanisms.optimal import blocks, channel_books
 from tacit.privacy.mechanisms.optimal.book_draws import BookDraws
 from tacit.privacy.mechanisms.optimal.contexts import Contexts, DrawnSymbols
 from tacit.privacy.mechanisms.optimal.draw import ChannelProtector
-from tacit.privacy.mechanisms.optimal.readings import SymbolReadings
+from tacit.privacy.mechanisms.optimal.symbol_readings import SymbolReadings
 from tacit.privacy.policies import Policies, Policy
 from tacit.privacy.prior import LEAF
 from tacit.privacy.staircase import ChannelProblem, Design, design
@@ -312,12 +312,12 @@ def _book() -> Iterator[None]:
 @pytest.mark.usefixtures("_book")
 def test_the_blocks_of_a_book_do_not_share_epsilon(monkeypatch: Patch) -> None:
     assert not breaks(BLOCKS, "optimal")
-    find = books._add_neighbours
+    find = channel_books._add_neighbours
 
-    def whole(component: Any, variables: tuple[int, ...], _: Any) -> books.VariableBlock:
+    def whole(component: Any, variables: tuple[int, ...], _: Any) -> channel_books.VariableBlock:
         return find(component, variables, [variables])
 
-    monkeypatch.setattr(books, "_add_neighbours", whole)
+    monkeypatch.setattr(channel_books, "_add_neighbours", whole)
     assert breaks(BLOCKS, "optimal") == ["AND(a, b, c, d, e, f, g)"]
 
 
@@ -325,12 +325,12 @@ def test_the_blocks_of_a_book_do_not_share_epsilon(monkeypatch: Patch) -> None:
 def test_a_book_is_audited_for_the_neighbours_of_one_pattern_only(monkeypatch: Patch) -> None:
     spec = specification([("AND(a, b)", "2"), ("b", "0.5")], ["AND(a, b)", "b"], types="abs")
     assert not breaks(spec, "optimal")
-    find = books._add_neighbours
+    find = channel_books._add_neighbours
 
-    def first(component: Any, *rest: Any) -> books.VariableBlock:
+    def first(component: Any, *rest: Any) -> channel_books.VariableBlock:
         return find(replace(component, patterns=component.patterns[:1]), *rest)
 
-    monkeypatch.setattr(books, "_add_neighbours", first)
+    monkeypatch.setattr(channel_books, "_add_neighbours", first)
     assert breaks(spec, "optimal") == ["b"]
 
 
@@ -341,14 +341,14 @@ def test_a_book_is_audited_for_values_that_differ_in_the_wrong_variables(
     """Of a pattern's variables one is missing, so nothing bounds what is told about it."""
     spec = specification([("AND(a, b)", "1")], ["AND(a, s)", "AND(b, s)"], types="abs")
     assert not breaks(spec, "optimal")
-    find = books._add_neighbours
+    find = channel_books._add_neighbours
 
-    def shifted(component: Any, *rest: Any) -> books.VariableBlock:
+    def shifted(component: Any, *rest: Any) -> channel_books.VariableBlock:
         (pattern,) = component.patterns
         fewer = replace(pattern, elements=pattern.elements - {"b"})
         return find(replace(component, patterns=(fewer,)), *rest)
 
-    monkeypatch.setattr(books, "_add_neighbours", shifted)
+    monkeypatch.setattr(channel_books, "_add_neighbours", shifted)
     assert breaks(spec, "optimal") == ["AND(a, b)"]
 
 

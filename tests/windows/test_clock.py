@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import SpecificationError
 from tacit.events.masks import EventMasks
-from tacit.patterns.lists import EventLists
+from tacit.patterns.event_lists import EventLists
 from tacit.windows.clock import (
     BEFORE_START,
     FUTURE,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.console import Console
 
-    from tacit.insight.audit import Report
+    from tacit.insight.audit import AuditReport
     from tacit.insight.curve import Curve
     from tacit.insight.leak_report import LeakReport
     from tacit.pipeline.reader import Input
@@ -306,7 +306,7 @@ def _print_counts(console: Console, true: pl.DataFrame, counted: pl.DataFrame) -
     )
 
 
-def _print_audit(console: Console, report: Report) -> None:
+def _print_audit(console: Console, report: AuditReport) -> None:
     from tacit.privacy.exponentials import format_epsilon
 
     channels = [channel for policy in report.policies for channel in policy.channels]

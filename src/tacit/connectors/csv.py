@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
-from tacit.connectors.pieces import LONGEST_LINE, FilePiece, FilePieces
+from tacit.connectors.file_pieces import LONGEST_LINE, FilePiece, FilePieces
 from tacit.connectors.salvage import salvage
 from tacit.errors import SourceError
 from tacit.kernels import compiled

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from tacit.connectors.brokers import open_broker_source
 from tacit.connectors.csv import CsvSource
+from tacit.connectors.file_pieces import CODECS
 from tacit.connectors.ipc import ArrowSource
 from tacit.connectors.jsonlines import JsonLinesSource
 from tacit.connectors.parquet import ParquetSource
-from tacit.connectors.pieces import CODECS
 from tacit.errors import SchemaError, SourceError
 from tacit.events.subjects import check_subject_type
 from tacit.pipeline.sources import STANDARD_INPUT, Batch, EmptySourceError, Source, is_text

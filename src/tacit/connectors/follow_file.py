@@ -19,7 +19,13 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from tacit.connectors import csv, jsonlines
-from tacit.connectors.pieces import BOM, LONGEST_LINE, PIECE, UTF_16_BOMS, translate_read_errors
+from tacit.connectors.file_pieces import (
+    BOM,
+    LONGEST_LINE,
+    PIECE,
+    UTF_16_BOMS,
+    translate_read_errors,
+)
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, Source, check_columns, encode_keys
 

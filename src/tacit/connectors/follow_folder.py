@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tacit.connectors.file_pieces import translate_read_errors
 from tacit.connectors.files import find_kind, open_file, read_unified
-from tacit.connectors.pieces import translate_read_errors
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, EmptySourceError, Source, encode_keys
 

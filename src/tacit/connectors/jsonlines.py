@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tacit.connectors.pieces import LONGEST_LINE, FilePiece, FilePieces
+from tacit.connectors.file_pieces import LONGEST_LINE, FilePiece, FilePieces
 from tacit.connectors.salvage import salvage
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, EmptySourceError, Rejected, Source, encode_keys

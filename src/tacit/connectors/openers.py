@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from tacit.connectors.appending_sink import AppendingSink
 from tacit.connectors.brokers import is_broker, open_broker_sink
+from tacit.connectors.file_pieces import CODECS
 from tacit.connectors.files import open_source
 from tacit.connectors.folder_sink import FolderSink
-from tacit.connectors.pieces import CODECS
 from tacit.connectors.placeholders import FileTemplate, has_placeholders
 from tacit.connectors.sinks import FileSink, StandardOutput, TableSink, choose_writer
 from tacit.connectors.template_sinks import ResumableTemplateSink, TemplateSink

@@ -18,7 +18,7 @@ from tacit.ledger.zones import ALWAYS, Zones
 from tacit.patterns.tree import elements
 from tacit.pipeline.accountant import list_claims
 from tacit.pipeline.pacing import Pacer
-from tacit.pipeline.release import Release
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.planning.plan import Plan
 from tacit.privacy.mechanisms.mechanism import RunMemory, hash_names
 from tacit.privacy.noise import Noise
@@ -40,21 +40,21 @@ def run_limited(plan: Plan, streams: Streams, noise: Noise) -> LimitedRun:
     accounts = _open_accounts(plan, subjects)
     claims = list_claims(accounts.private)
     pacer = Pacer(spec, [mechanism.pacing for mechanism in plan.mechanisms], noise.source)
-    release = Release(spec, plan.mechanisms, noise)
+    evaluator = ProtectedEvaluator(spec, plan.mechanisms, noise)
     policies = np.zeros(subjects, np.int32)
     keys = hash_names(range(subjects))
     memory = RunMemory({}, keys=keys)
     answers, spent = [], []
     for closed in _split(to_closed_panes(streams)):
         start = closed.first * spec.windows.size
-        (prices,) = release.price(closed, {}, policies, claims, memory)
+        (prices,) = evaluator.price(closed, {}, policies, claims, memory)
         silent = accounts.find_exhausted(start, prices)
         if pacer.active:
-            gains = release.gains(policies)
+            gains = evaluator.gains(policies)
             silent |= pacer.find_declined(accounts, start, prices, gains, policies)
         accounts.charge(start, silent, None, prices)
         chosen = np.where(silent, policies + len(plan.mechanisms), policies)
-        answers.append(release.answer(closed, {}, chosen, memory)[0])
+        answers.append(evaluator.answer(closed, {}, chosen, memory)[0])
         spent.append(np.where(silent, 0, prices))
         memory = RunMemory(memory.after, keys=keys)
     found = unpack(np.concatenate(answers), subjects)

@@ -19,7 +19,7 @@ from tacit.events.types import EventType
 from tacit.options import option
 from tacit.patterns.residuals import boolean_form, is_presence
 from tacit.patterns.tree import Pattern
-from tacit.pipeline.release import Release
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan, plan_without_history
 from tacit.privacy.noise import Noise
@@ -98,8 +98,8 @@ def protect_matrix(
             raise OptionError(f"{option('history')}: expected the columns {', '.join(names)}")
         plan = make_plan(spec, compute_statistics(spec, past))
     noise = Noise() if seed is None else Noise(SeededSource(seed))
-    release = Release(spec, plan.mechanisms, noise)
-    words, certainty = release.answer(to_closed_panes(rows), {}, np.zeros(len(rows), np.int32))
+    evaluator = ProtectedEvaluator(spec, plan.mechanisms, noise)
+    words, certainty = evaluator.answer(to_closed_panes(rows), {}, np.zeros(len(rows), np.int32))
     octets = np.ascontiguousarray(words[0], "<u8").view(np.uint8)
     detected = np.unpackbits(octets, axis=1, count=len(rows), bitorder="little").view(np.bool_)
     confidence = [

@@ -1,4 +1,4 @@
-"""Measure the quality of a plan on windows of presence bits, with the engine's own release.
+"""Measure the quality of a plan on windows of presence bits, with the engine's own evaluator.
 
 Windows are either an array `[window][event type]`, in no order and of no particular subject, or
 `Streams`: the windows of several subjects, in order of time. Plans have memory only if they are
@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
-from tacit.patterns.lists import EventLists
-from tacit.pipeline.release import Release
+from tacit.patterns.event_lists import EventLists
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.pipeline.survey import HistorySurvey
 from tacit.planning.plan import Plan
 from tacit.privacy.mechanisms.mechanism import RunMemory, hash_names
@@ -81,7 +81,7 @@ def compute_statistics(spec: Specification, history: Presence | Streams) -> list
 def compute_true_bits(spec: Specification, windows: Presence | Streams) -> NDArray[np.uint64]:
     """Compute the true answers `[window][query][word]`."""
     queries = compile_queries(spec, tuple(spec.query_patterns.values()))
-    bits: NDArray[np.uint64] = queries.answer(to_closed_panes(windows), {})
+    bits: NDArray[np.uint64] = queries.match(to_closed_panes(windows), {})
     return bits
 
 
@@ -120,16 +120,16 @@ def _answer(
     before: Streams | None = None,
 ) -> NDArray[np.uint64]:
     """Return the answers `[window][query][word]`."""
-    release = Release(plan.spec, plan.mechanisms, noise)
+    evaluator = ProtectedEvaluator(plan.spec, plan.mechanisms, noise)
     closed = to_closed_panes(windows)
     policy = len(plan.mechanisms) if exhausted else 0
     policies = np.full(closed.words.shape[1], policy, np.int32)
-    keys = hash_names(range(len(policies))) if release.remembers else None
+    keys = hash_names(range(len(policies))) if evaluator.remembers else None
     memory = RunMemory({}, keys=keys)
     if before is not None:
-        release.answer(to_closed_panes(before), {}, policies, memory)
+        evaluator.answer(to_closed_panes(before), {}, policies, memory)
         memory = RunMemory(memory.after, keys=keys)
-    return release.answer(closed, {}, policies, memory)[0]
+    return evaluator.answer(closed, {}, policies, memory)[0]
 
 
 def measure(

@@ -28,7 +28,7 @@ from tacit.privacy.mechanisms.flips import Flips
 from tacit.privacy.mechanisms.mechanism import Mechanism
 from tacit.privacy.mechanisms.optimal.blocks import value_ratio
 from tacit.privacy.mechanisms.optimal.mechanism import Optimal
-from tacit.privacy.mechanisms.optimal.readings import SymbolReadings
+from tacit.privacy.mechanisms.optimal.symbol_readings import SymbolReadings
 from tacit.privacy.mechanisms.unprotected import Unprotected
 from tacit.privacy.policies import PrivatePattern
 

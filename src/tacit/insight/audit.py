@@ -102,7 +102,7 @@ class PolicyAudit:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class AuditReport:
     """The audit of a plan. Text for a terminal, HTML for notebooks, `to_dict` for programs."""
 
     fingerprint: str
@@ -152,7 +152,7 @@ class Report:
 
 def audit(
     plan: Plan | str | PathLike[str], spec: Specification | str | PathLike[str] | None = None
-) -> Report:
+) -> AuditReport:
     """Compute the exact epsilon that a plan spends on each private pattern.
 
     A plan given as a path must be for `spec`, or for the specification that it contains.
@@ -163,7 +163,7 @@ def audit(
     elif spec is not None:
         plan.check(spec if isinstance(spec, Specification) else load(spec))
     queries = tuple(plan.spec.query_patterns.values())
-    return Report(
+    return AuditReport(
         fingerprint=plan.fingerprint,
         mechanism=plan.mechanism,
         decode=plan.decode,
@@ -291,7 +291,7 @@ def _channel(named: NamedChannel) -> ChannelAudit:
 _HEAD: Final = ("pattern", "asked", "granted", "true, at most", "per element", "")
 
 
-def _verdict(report: Report) -> str:
+def _verdict(report: AuditReport) -> str:
     word = "passed" if report.passed else "FAILED"
     return f"Audit {word}: {report.mechanism}, decoded by {report.decode}."
 
@@ -323,7 +323,7 @@ def _unit(what: str, span: str) -> str:
     return f"one subject, {what}, one {span}"
 
 
-def _policy_lines(report: Report, policy: PolicyAudit, number: int | None) -> list[str]:
+def _policy_lines(report: AuditReport, policy: PolicyAudit, number: int | None) -> list[str]:
     lines = [] if number is None else [f"Policy {number}"]
     if not policy.fits:
         lines.append("It does NOT protect what the specification says.")
@@ -342,7 +342,7 @@ def _policy_lines(report: Report, policy: PolicyAudit, number: int | None) -> li
     return [*lines, "", *_channel_lines(policy, report.panes)]
 
 
-def _count_lines(report: Report) -> list[str]:
+def _count_lines(report: AuditReport) -> list[str]:
     if not report.counts:
         return []
     rows = [

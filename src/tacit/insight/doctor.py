@@ -66,7 +66,7 @@ def examine(options: RunOptions) -> Findings:
     missing = check_extras(findings, list_needed_modules(sources, target, ledger))
     spec = version = compiled = None
     if declared is not None:
-        with findings.judging("registry"):
+        with findings.catch_errors("registry"):
             spec = options.register(declared)
             version = _plan(findings, options, declared, spec)
             compiled = CompiledSpec(spec) if version is None else version.compile(options.noise())
@@ -124,7 +124,7 @@ def _paths(given: Iterable[Any]) -> list[str]:
 
 
 def _specification(findings: Findings, options: RunOptions) -> Specification | None:
-    with findings.judging("specification"):
+    with findings.catch_errors("specification"):
         spec = options.load()
         findings.ok("specification", f"{options.spec} is valid: {spec}")
         if not spec.queries:
@@ -139,7 +139,7 @@ def _plan(
     findings: Findings, options: RunOptions, declared: Specification, spec: Specification
 ) -> SpecVersion | None:
     """Return the specification with its plan, if the plan can be used."""
-    with findings.judging("plan"):
+    with findings.catch_errors("plan"):
         plan = choose_plan(declared, options.plan, options.mechanism)
         version = SpecVersion(spec, plan)
         version.check()
@@ -172,7 +172,7 @@ def _sources(
     for stream, given in options.sources:
         if missing and is_broker(str(given)):
             continue
-        with findings.judging("source"):
+        with findings.catch_errors("source"):
             source = options.open_source(stream, given)
             if compiled is not None:
                 opened += assign(compiled.spec, [(stream, source)])
@@ -181,14 +181,14 @@ def _sources(
         return opened, None
     if len(opened) == len(options.sources):
         durable = options.ledger_place is not None
-        with findings.judging("source"):
+        with findings.catch_errors("source"):
             check_sources(compiled.spec, opened, durable=durable)
-        with findings.judging("source"):
+        with findings.catch_errors("source"):
             check_different(opened, resumable=durable)
     empty = _columns(findings, compiled, readable, complete=len(readable) == len(options.sources))
     for _, given in options.sources:
         if is_broker(str(given)) and not missing:
-            with findings.judging("source"):
+            with findings.catch_errors("source"):
                 findings.ok("source", probe(given, source=True))
     if len(opened) < len(options.sources) or len(findings.of("wrong")) > before:
         return opened, None
@@ -229,12 +229,12 @@ def _columns(
     full: list[Input] = []
     empty: list[Input] = []
     for input_ in inputs:
-        with findings.judging("source"):
+        with findings.catch_errors("source"):
             try:
                 full += with_content([input_])
             except EmptySourceError:
                 empty.append(input_)
-    with findings.judging("source"):
+    with findings.catch_errors("source"):
         if complete and not full:
             with_content(empty)
         for input_ in empty:
@@ -247,7 +247,7 @@ def _columns(
                 _describe_column(one, source, compiled, stream) for one in compiled.columns(stream)
             )
             findings.ok("source", f"{source.name} can be read as {stream}. Columns: {columns}")
-    with findings.judging("source"):
+    with findings.catch_errors("source"):
         check_inputs(compiled, full)
     return empty
 
@@ -269,7 +269,7 @@ def _ledger(
 ) -> LedgerOverview | None:
     """Return an overview of the ledger, if it exists and can be read."""
     place = options.ledger_place
-    with findings.judging("ledger"):
+    with findings.catch_errors("ledger"):
         options.check_options()
         if spec is not None:
             options.check_ledger(spec, inputs)
@@ -312,7 +312,7 @@ def _checkpoint(findings: Findings, options: RunOptions, run: RunOverview) -> Ch
     if not run.sound:
         findings.wrong("run", f"the state of '{name}' was changed; restore a backup of it")
         return None
-    with findings.judging("run"):
+    with findings.catch_errors("run"):
         checkpoint = read_checkpoint(run.checkpoint(), private=options.seed is None)
         if checkpoint is None:
             findings.ok("run", f"'{name}' has begun, and has no checkpoint yet")
@@ -344,7 +344,7 @@ def _engine(
             findings, named
         )  # a run reads whole files for their subjects; that is too long
         return None
-    with findings.judging("registry"), findings.judging("run", StateError):
+    with findings.catch_errors("registry"), findings.catch_errors("run", StateError):
         engine = open_engine(compiled, version, options.noise(), inputs or (), checkpoint)
         if checkpoint is not None:
             findings.ok("run", f"'{options.run_name}' resumes where it stopped")
@@ -357,7 +357,7 @@ def _engine(
             findings.warn("registry", message)
         findings.ok("registry", count(len(engine.subjects), "subject"))
         if checkpoint is not None and inputs:
-            with findings.judging("source"):
+            with findings.catch_errors("source"):
                 resume_inputs(inputs, checkpoint.positions)
         return len(engine.subjects)
     return None
@@ -393,14 +393,14 @@ def _report_learned(findings: Findings, named: int) -> None:
 def _sink(findings: Findings, options: RunOptions, missing: Sequence[str]) -> Path | None:
     """Check the outputs for answers and dead letters; return the file for the latter."""
     target, letters = options.target, None
-    with findings.judging("sink"):
+    with findings.catch_errors("sink"):
         letters = options.letters
         options.check_places()
         if letters is not None:
             check_regular(letters)
     if target is None or required_modules(target).keys() & set(missing):
         return letters
-    with findings.judging("sink"):
+    with findings.catch_errors("sink"):
         if options.ledger_place is None:
             check_sink(target)
         else:

@@ -63,7 +63,7 @@ class Findings:
         self._add("wrong", about, says)
 
     @contextmanager
-    def judging(self, about: str, kind: type[TacitError] = TacitError) -> Iterator[None]:
+    def catch_errors(self, about: str, kind: type[TacitError] = TacitError) -> Iterator[None]:
         """Turn errors of this kind into findings, so that the remaining checks still run.
 
         An error that was found before is not repeated.

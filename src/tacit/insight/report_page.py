@@ -29,7 +29,7 @@ from tacit.privacy.prices import NANO
 from tacit.quantities import count, format_share
 
 if TYPE_CHECKING:
-    from tacit.insight.audit import Report
+    from tacit.insight.audit import AuditReport
     from tacit.ledger.statement import Horizon, Statement
     from tacit.ledger.verification import Verdict
 
@@ -224,7 +224,7 @@ def _add_quality(page: ReportPage, plan: Plan) -> None:
     page.sections.append(("What consumers get", text))
 
 
-def _add_audit(page: ReportPage, found: Report) -> None:
+def _add_audit(page: ReportPage, found: AuditReport) -> None:
     """Show the exact epsilon of the plan's tables."""
     page.cards.append(("passed" if found.passed else "FAILED", "exact audit"))
     rows = [

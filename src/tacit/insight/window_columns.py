@@ -95,7 +95,7 @@ class PatternEvaluator(Evaluator):
         memory: RunMemory | None = None,  # noqa: ARG002
     ) -> tuple[Words, None]:
         """Return what was detected."""
-        return self._matched.answer(closed, rows), None
+        return self._matched.match(closed, rows), None
 
 
 def read_columns(

@@ -9,7 +9,7 @@ from tacit.ledger.charges import Charge
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Draft:
+class ReleaseDraft:
     """A release to be written: the answers of consecutive windows, and their charges."""
 
     first: int

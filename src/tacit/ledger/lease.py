@@ -27,7 +27,7 @@ from tacit.ledger.charges import Account, Charge, merge_charges
 from tacit.ledger.codec import pack_ids
 from tacit.ledger.database import Database, now
 from tacit.ledger.declarations import DeclaredAccount
-from tacit.ledger.drafts import Draft, UndeliveredRelease
+from tacit.ledger.drafts import ReleaseDraft, UndeliveredRelease
 from tacit.ledger.registry import Registry, to_texts
 from tacit.ledger.tables import (
     BALANCES,
@@ -163,7 +163,7 @@ class Lease:
         with self._database.reading() as connection:
             return balances.read(connection, key)
 
-    def commit(self, checkpoint: bytes, *releases: Draft) -> int | None:
+    def commit(self, checkpoint: bytes, *releases: ReleaseDraft) -> int | None:
         """Write a checkpoint and consecutive releases; return the number of the last release.
 
         When this returns, everything is on disk. If it fails, nothing is, and nothing may be
@@ -277,7 +277,7 @@ class Lease:
             )
         return row
 
-    def _repeated(self, connection: sa.Connection, run: Any, draft: Draft) -> int | None:
+    def _repeated(self, connection: sa.Connection, run: Any, draft: ReleaseDraft) -> int | None:
         """Return the number of this release if an earlier attempt has written it."""
         query = sa.select(RELEASES).where(RELEASES.c.number == run["released"])
         last = connection.execute(query).mappings().one_or_none()
@@ -287,7 +287,9 @@ class Lease:
         )
         return int(run["released"]) if same else None
 
-    def _check_next(self, connection: sa.Connection, run: Any, drafts: Sequence[Draft]) -> None:
+    def _check_next(
+        self, connection: sa.Connection, run: Any, drafts: Sequence[ReleaseDraft]
+    ) -> None:
         """Refuse windows that were released before, and gaps between windows."""
         if any(one.until != other.first for one, other in pairwise(drafts)):
             raise LedgerError(
@@ -328,7 +330,9 @@ class Lease:
         found = connection.execute(query.where(RELEASES.c.number == number)).one_or_none()
         return ("", "") if found is None else (found.fingerprint, found.plan)
 
-    def _record_version(self, connection: sa.Connection, head: Any, draft: Draft) -> dict[str, Any]:
+    def _record_version(
+        self, connection: sa.Connection, head: Any, draft: ReleaseDraft
+    ) -> dict[str, Any]:
         """Record which version windows use from this release on; return the new head."""
         detail = {
             "specification": draft.fingerprint,
@@ -340,7 +344,7 @@ class Lease:
         return {**head, "hash": hashed}
 
     def _append(
-        self, connection: sa.Connection, head: Any, draft: Draft, charges: Sequence[Charge]
+        self, connection: sa.Connection, head: Any, draft: ReleaseDraft, charges: Sequence[Charge]
     ) -> dict[str, Any]:
         """Insert a release with its body and charges; return the new head."""
         number = head["releases"] + 1

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tacit.kernels import compiled
 from tacit.patterns.chains import Chain, Types
-from tacit.patterns.lists import ONE, SPREAD, TOP, EventLists, Selection, read_group
+from tacit.patterns.event_lists import ONE, SPREAD, TOP, EventLists, Selection, read_group
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.kernels import compiled
-from tacit.patterns.lists import EventLists, Selection, read_group
+from tacit.patterns.event_lists import EventLists, Selection, read_group
 from tacit.patterns.nodes import Nodes
-from tacit.patterns.normal import fold
+from tacit.patterns.simplification import fold
 from tacit.patterns.spans import (
     ABSENT,
     AFTER,

@@ -24,10 +24,10 @@ from tacit.errors import PatternError, nearest
 from tacit.patterns.bits import ChainBits
 from tacit.patterns.booleans import GateGraph, scatter, to_columns
 from tacit.patterns.chains import Chain, find_chains
+from tacit.patterns.event_lists import EventLists, Selection
 from tacit.patterns.intervals import Intervals
-from tacit.patterns.lists import EventLists, Selection
-from tacit.patterns.normal import fold, holds_condition, limited, simplify
 from tacit.patterns.origins import Origins
+from tacit.patterns.simplification import fold, holds_condition, limited, simplify
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Within, children, elements
 
 __all__ = ["Matcher", "scatter", "to_columns"]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tacit.patterns.normal import fold, may_be_empty
+from tacit.patterns.simplification import fold, may_be_empty
 from tacit.patterns.spans import (
     ABSENT,
     AFTER,

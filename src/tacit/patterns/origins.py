@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from tacit.kernels import compiled
 from tacit.patterns.chains import Chain
-from tacit.patterns.lists import ONE, SPREAD, TOP, EventLists, Selection, read_group
+from tacit.patterns.event_lists import ONE, SPREAD, TOP, EventLists, Selection, read_group
 
 _NEVER = -(1 << 62)
 _ALWAYS = (1 << 63) - 1

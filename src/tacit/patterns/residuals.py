@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import product
 from operator import is_
 
-from tacit.patterns.normal import holds_condition, simplify
+from tacit.patterns.simplification import holds_condition, simplify
 from tacit.patterns.ternary import all_of, any_of, not_of, possibly, surely
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, children, elements, walk
 

@@ -40,7 +40,7 @@ class WindowCharges:
     """Who does not pay for counts: a limit is reached. None without limits."""
 
 
-NO_BILL: Final = WindowCharges(None, ())
+NO_CHARGES: Final = WindowCharges(None, ())
 """The charges without a ledger."""
 
 

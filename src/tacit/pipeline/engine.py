@@ -24,8 +24,8 @@ from tacit.events.subjects import Subjects
 from tacit.pipeline.batches import EventBatch, MergedBatch, Rows
 from tacit.pipeline.compiled_spec import CompiledSpec, SourceColumns
 from tacit.pipeline.definitions import find_public_types
-from tacit.pipeline.openwindows import NextVersion, OpenWindows, make_window_state
 from tacit.pipeline.snapshots import WindowSnapshot
+from tacit.pipeline.versioned_windows import NextVersion, VersionedWindows, make_window_state
 from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.privacy.mechanisms.optimal.memory.learning import measure_drift
@@ -81,7 +81,7 @@ class Engine:
         self.refused = refused
         self._noise = noise or Noise()
         self._workers = compiled.evaluator.workers
-        self.windows = OpenWindows(compiled, make_window_state(compiled, subjects), version)
+        self.windows = VersionedWindows(compiled, make_window_state(compiled, subjects), version)
         self.clock = Clock.initial(
             windows.pane,
             windows.lateness,
@@ -420,7 +420,7 @@ class Engine:
         versions = [own_version.unpack_or_self(packed) for packed in parts[::2]]
         if versions[0] is not own_version:
             compiled = versions[0].compile(self._noise, self._workers)
-            self.windows = OpenWindows(
+            self.windows = VersionedWindows(
                 compiled, make_window_state(compiled, Subjects()), versions[0]
             )
         self._restore_windows(parts[1], self.windows)
@@ -429,7 +429,7 @@ class Engine:
         if self.latest is not own_version:
             self.offer(own_version)
 
-    def _restore_windows(self, snapshot: bytes, windows: OpenWindows) -> None:
+    def _restore_windows(self, snapshot: bytes, windows: VersionedWindows) -> None:
         found = WindowSnapshot.from_bytes(
             snapshot, windows.compiled.spec.fingerprint, windows.window_state
         )

@@ -1,4 +1,9 @@
-"""Evaluators of closed windows: true answers, protected answers, or statistics of history.
+"""Evaluators compute bit columns from closed windows. Every run has one:
+
+- `ProtectedEvaluator` (`protected_evaluator.py`): protected answers; `tacit run` and the service.
+- `Detector`: the true answers; `tacit.detect`, and the default where there is no plan.
+- `CountingDetector`: the same with counts of event types; `tacit detect`.
+- `HistorySurvey` (`survey.py`): statistics of history, for the planner.
 
 All of them match patterns, so each declares which events must be kept until a window closes.
 """
@@ -219,7 +224,7 @@ class Detector(Evaluator):
         memory: RunMemory | None = None,  # noqa: ARG002
     ) -> tuple[NDArray[np.uint64], None]:
         """Return what was detected."""
-        bits, asked = self.queries[0].answer(closed, rows), len(self.names)
+        bits, asked = self.queries[0].match(closed, rows), len(self.names)
         self._counted = bits[:, asked:]
         return bits[:, :asked], None
 

@@ -18,9 +18,9 @@ import numpy as np
 from tacit.answers.answers import Answers
 from tacit.answers.codec import pack
 from tacit.errors import LedgerLostError, StaleError
-from tacit.ledger.drafts import Draft
+from tacit.ledger.drafts import ReleaseDraft
 from tacit.ledger.none import NoLease
-from tacit.pipeline.accountant import NO_BILL, Accountant, WindowCharges
+from tacit.pipeline.accountant import NO_CHARGES, Accountant, WindowCharges
 from tacit.pipeline.checkpoints import Checkpoint
 from tacit.pipeline.delivery import Delivery, DirectDelivery
 from tacit.pipeline.engine import Engine
@@ -157,7 +157,7 @@ class Settlement:
         self.changed = False
         self.committed = time.monotonic()
 
-    def _write(self, *drafts: Draft) -> int:
+    def _write(self, *drafts: ReleaseDraft) -> int:
         """Write a checkpoint and releases; return the number of the last release."""
         if not self._lease.durable:
             return 0
@@ -182,14 +182,14 @@ class Settlement:
             answers: list[Answers] = []
             drifts: list[float | None] = []
             for one in closed:
-                bill = NO_BILL
+                bill = NO_CHARGES
                 if accountant is not None:
                     bill = self._retry(self._bill, accountant, one)
                 bills.append(bill)
                 answers.append(self._engine.answer(one, bill.exhausted, bill.uncounted))
                 # As of this window: which windows are committed together is not public.
                 drifts.append(None if accountant is None else self._engine.drift)
-            drafts: list[Draft] = []
+            drafts: list[ReleaseDraft] = []
             if accountant is not None and version is not None:
                 drafts = [
                     self._draft(part, bill, version, accountant)
@@ -222,9 +222,9 @@ class Settlement:
 
     def _draft(
         self, answers: Answers, bill: WindowCharges, version: SpecVersion, accountant: Accountant
-    ) -> Draft:
+    ) -> ReleaseDraft:
         ids, order = accountant.ledger_ids(), self._engine.window_state.order
-        return Draft(
+        return ReleaseDraft(
             first=answers.first * answers.step,
             windows=answers.windows,
             size=answers.size,

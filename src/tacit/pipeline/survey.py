@@ -15,8 +15,8 @@ from tacit.answers.answers import Answers
 from tacit.patterns.booleans import to_columns
 from tacit.patterns.tree import Name
 from tacit.pipeline.evaluators import Evaluator, count_occurrences
+from tacit.planning.combination_counts import ChosenRows, CombinationCounts, Stretches
 from tacit.planning.survey import Survey
-from tacit.planning.tallies import ChosenRows, CombinationCounts, Stretches
 from tacit.privacy.affected_queries import AffectedQuery
 from tacit.privacy.count_memory import CountHistory
 from tacit.privacy.mechanisms.counts import CountLayout, CountStatus, read_history, tally_groups
@@ -101,10 +101,10 @@ class HistorySurvey(Evaluator):
     ) -> tuple[NDArray[np.uint64], None]:
         """Return the bits of the index, then those of the trials of each policy."""
         self._occurrences += count_occurrences(closed, len(self._types))
-        bits = [self._matched.answer(closed, rows)]
+        bits = [self._matched.match(closed, rows)]
         for trial in self._trials:
             bits += trial.answer(closed, rows, self._noise)
-        bits += [pane_counts.answer(closed) for pane_counts in self._pane_counts]
+        bits += [pane_counts.sum_panes(closed) for pane_counts in self._pane_counts]
         return np.concatenate(bits, axis=1), None
 
     def count(self, answers: Answers, policies: NDArray[np.int32]) -> None:
@@ -271,7 +271,7 @@ class _PaneCounter:
             self._tallies[name] = CombinationCounts(range(begin, begin + width))
         return first + len(self._types) * width
 
-    def answer(self, closed: ClosedPanes) -> NDArray[np.uint64]:
+    def sum_panes(self, closed: ClosedPanes) -> NDArray[np.uint64]:
         """Return for each element the bits of its number of panes, lowest first."""
         assert closed.panes is not None
         columns = to_columns(closed.panes.words, self._all)[:, list(self._types.values())]

@@ -17,7 +17,7 @@ from tacit.events.areas import Area
 from tacit.kernels.threads import ALL_CORES, Workers
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.definitions import format_definition
-from tacit.pipeline.release import Release, name_policy
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator, name_policy
 from tacit.planning.plan import Plan
 from tacit.privacy.mechanisms.counts import MEMORY
 from tacit.privacy.noise import Noise
@@ -49,7 +49,7 @@ class SpecVersion:
     def compile(self, noise: Noise, workers: Workers = ALL_CORES) -> CompiledSpec:
         """Compile the specification with the plan's mechanisms."""
         plan = self.plan
-        release = Release(
+        evaluator = ProtectedEvaluator(
             self.spec,
             plan.mechanisms,
             noise,
@@ -59,7 +59,7 @@ class SpecVersion:
             plan.answer_counts,
             workers,
         )
-        return CompiledSpec(self.spec, release, self.plan.columns)
+        return CompiledSpec(self.spec, evaluator, self.plan.columns)
 
     @cached_property
     def columns(self) -> SpecColumns:

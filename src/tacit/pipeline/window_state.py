@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tacit.answers.answers import Answers
 from tacit.answers.counts import CountAnswers
 from tacit.events.subjects import Subjects
-from tacit.patterns.lists import EventLists
+from tacit.patterns.event_lists import EventLists
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.evaluators import Evaluator
 from tacit.privacy.mechanisms.counts import CountBits, CountDraws

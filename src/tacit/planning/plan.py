@@ -44,7 +44,7 @@ from tacit.privacy.policies import (
 )
 from tacit.privacy.quality import Confusion, micro_alpha
 from tacit.spec.boolean_queries import group_queries
-from tacit.spec.canon import canonical
+from tacit.spec.canonical_form import canonical
 from tacit.spec.columntypes import RecordedTypes
 from tacit.spec.epsilon_split import find_sources, split_epsilon
 from tacit.spec.mechanisms import MECHANISMS

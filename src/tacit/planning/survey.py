@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tacit.patterns.residuals import boolean_form
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
-from tacit.planning.tallies import (
+from tacit.planning.combination_counts import (
     UNDIVIDED,
     ChosenRows,
     CombinationCounts,

@@ -1,6 +1,6 @@
 """Checks across the parts of a specification: names, circular references, durations.
 
-The checks run over a draft, so that all mistakes are found at once: a part that could not
+The checks run over a partial, so that all mistakes are found at once: a part that could not
 be read is None, but its name is known; so is a field that a part needs and does not have.
 """
 
@@ -41,7 +41,7 @@ class SpecFinding(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SpecDraft:
+class PartialSpec:
     """A specification as far as it could be read."""
 
     streams: Mapping[str, Stream | None] = field(default_factory=dict)
@@ -56,16 +56,16 @@ class SpecDraft:
     allow_paths: tuple[Path, ...] = ()
 
 
-def find_mistakes(draft: SpecDraft) -> Iterator[SpecFinding]:
+def find_mistakes(partial: PartialSpec) -> Iterator[SpecFinding]:
     """Yield all mistakes that concern several parts."""
     hints = Hints()
-    yield from _check_names(draft)
-    yield from _check_events(draft, hints)
-    yield from _check_files(draft)
-    yield from _check_patterns(draft)
-    yield from _check_private(draft, hints)
-    yield from _check_queries(draft)
-    yield from _check_counts(draft)
+    yield from _check_names(partial)
+    yield from _check_events(partial, hints)
+    yield from _check_files(partial)
+    yield from _check_patterns(partial)
+    yield from _check_private(partial, hints)
+    yield from _check_queries(partial)
+    yield from _check_counts(partial)
 
 
 class Hints:
@@ -90,12 +90,12 @@ class Hints:
         return self(name, registry)
 
 
-def _check_names(draft: SpecDraft) -> Iterator[SpecFinding]:
+def _check_names(partial: PartialSpec) -> Iterator[SpecFinding]:
     sections: dict[str, Iterable[str]] = {
-        "streams": draft.streams,
-        "areas": draft.areas,
-        "events": draft.events,
-        "patterns": draft.patterns,
+        "streams": partial.streams,
+        "areas": partial.areas,
+        "events": partial.events,
+        "patterns": partial.patterns,
     }
     for section, names in sections.items():
         for name in names:
@@ -104,8 +104,8 @@ def _check_names(draft: SpecDraft) -> Iterator[SpecFinding]:
             elif name.upper() in KEYWORDS and section in ("events", "patterns"):
                 message = f"'{name}' is a word of the pattern language; choose another name"
                 yield SpecFinding((section, name), message, of_name=True)
-    for name in draft.patterns:
-        if name in draft.events:
+    for name in partial.patterns:
+        if name in partial.events:
             message = f"'{name}' is the name of an event already; rename one of the two"
             yield SpecFinding(("patterns", name), message, of_name=True)
 
@@ -117,64 +117,64 @@ def _describe_bad_name(name: str) -> str:
     )
 
 
-def _check_events(draft: SpecDraft, hints: Hints) -> Iterator[SpecFinding]:
-    for name, event in draft.events.items():
+def _check_events(partial: PartialSpec, hints: Hints) -> Iterator[SpecFinding]:
+    for name, event in partial.events.items():
         if event is None:
             continue
-        if event.stream is not None and event.stream not in draft.streams:
+        if event.stream is not None and event.stream not in partial.streams:
             message = (
                 f"event '{name}' is on stream {describe(event.stream)}, which is not declared."
-                f"{hints(event.stream, draft.streams)} Declare it under streams"
+                f"{hints(event.stream, partial.streams)} Declare it under streams"
             )
             yield SpecFinding(("events", name, "stream"), message)
         for place, area in enumerate(event.areas):
-            if area not in draft.areas:
+            if area not in partial.areas:
                 message = (
                     f"event '{name}' is inside {describe(area)}, which is not declared."
-                    f"{hints(area, draft.areas)} Declare it under areas"
+                    f"{hints(area, partial.areas)} Declare it under areas"
                 )
                 yield SpecFinding(("events", name, "inside", place), message)
 
 
-def _check_files(draft: SpecDraft) -> Iterator[SpecFinding]:
-    for name, area in draft.areas.items():
+def _check_files(partial: PartialSpec) -> Iterator[SpecFinding]:
+    for name, area in partial.areas.items():
         if area is not None and isinstance(area.geojson, str):
             try:
-                check_path(area.geojson, draft.folder, draft.allow_paths)
-                area.shape(draft.folder)
+                check_path(area.geojson, partial.folder, partial.allow_paths)
+                area.shape(partial.folder)
             except ValueError as error:
                 yield SpecFinding(("areas", name, "geojson"), f"area '{name}': {error}")
-    file = getattr(draft.subjects, "file", None)
+    file = getattr(partial.subjects, "file", None)
     if file is not None:
         try:
-            check_path(file, draft.folder, draft.allow_paths)
+            check_path(file, partial.folder, partial.allow_paths)
         except ValueError as error:
             yield SpecFinding(("subjects", "file"), f"cannot read the subjects: {error}")
 
 
-def _check_patterns(draft: SpecDraft) -> Iterator[SpecFinding]:
+def _check_patterns(partial: PartialSpec) -> Iterator[SpecFinding]:
     """Names, aliases and durations in all patterns."""
-    known = {name: tree for name, tree in draft.patterns.items() if tree is not None}
-    others = (draft.events.keys() | draft.patterns.keys()) - known.keys()
+    known = {name: tree for name, tree in partial.patterns.items() if tree is not None}
+    others = (partial.events.keys() | partial.patterns.keys()) - known.keys()
     names = Names(known, others)
     for mistake in names.mistakes:
         name = str(mistake.pattern)
         yield SpecFinding(("patterns", name), f"pattern '{name}': {mistake.message}", mistake.word)
     for name, pattern in known.items():
-        yield from _check_spans(("patterns", name), f"pattern '{name}'", pattern, draft.windows)
-    for path, title, pattern in _inline(draft):
+        yield from _check_spans(("patterns", name), f"pattern '{name}'", pattern, partial.windows)
+    for path, title, pattern in _inline(partial):
         for mistake in names.check(pattern):
             yield SpecFinding(path, f"{title}: {mistake.message}", mistake.word)
-        yield from _check_spans(path, title, pattern, draft.windows)
+        yield from _check_spans(path, title, pattern, partial.windows)
 
 
-def _inline(draft: SpecDraft) -> Iterator[tuple[tuple[str | int, ...], str, Pattern]]:
+def _inline(partial: PartialSpec) -> Iterator[tuple[tuple[str | int, ...], str, Pattern]]:
     """Yield the patterns of private patterns and queries."""
-    for place, private in enumerate(draft.private):
+    for place, private in enumerate(partial.private):
         if private is not None and private.pattern is not None:
             title = f"private pattern {describe(private.name)}"
             yield ("private", place, "pattern"), title, private.pattern
-    for place, query in enumerate(draft.queries):
+    for place, query in enumerate(partial.queries):
         if query is None:
             continue
         title = "query" if query.name is None else f"query {describe(query.name)}"
@@ -199,11 +199,11 @@ def _check_spans(
             yield SpecFinding(path, message, word="WITHIN")
 
 
-def _check_private(draft: SpecDraft, hints: Hints) -> Iterator[SpecFinding]:
+def _check_private(partial: PartialSpec, hints: Hints) -> Iterator[SpecFinding]:
     seen: dict[Pattern, list[Private]] = {}
-    registry = draft.subjects if isinstance(draft.subjects, tuple) else None
+    registry = partial.subjects if isinstance(partial.subjects, tuple) else None
     listed = frozenset(registry or ())
-    for place, private in enumerate(draft.private):
+    for place, private in enumerate(partial.private):
         if private is None:
             continue
         others = seen.setdefault(private.pattern, [])
@@ -240,9 +240,9 @@ def _overlap(one: Private, other: Private) -> bool:
     return not set(one.subjects).isdisjoint(other.subjects)
 
 
-def _check_queries(draft: SpecDraft) -> Iterator[SpecFinding]:
+def _check_queries(partial: PartialSpec) -> Iterator[SpecFinding]:
     seen: set[str] = set()
-    for place, query in enumerate(draft.queries):
+    for place, query in enumerate(partial.queries):
         if query is None or query.name is None:
             continue
         if not NAME.fullmatch(query.name):
@@ -270,12 +270,12 @@ def _check_values(path: tuple[str | int, ...], query: Query) -> Iterator[SpecFin
             yield SpecFinding((*path, "one_of", name), _describe_bad_name(name), of_name=True)
 
 
-def _check_counts(draft: SpecDraft) -> Iterator[SpecFinding]:
+def _check_counts(partial: PartialSpec) -> Iterator[SpecFinding]:
     """Check that counts have the registry that they need."""
-    for place, query in enumerate(draft.queries):
+    for place, query in enumerate(partial.queries):
         if query is None or query.by is None:
             continue
-        if getattr(draft.subjects, "column", None) is None:
+        if getattr(partial.subjects, "column", None) is None:
             message = (
                 f"counts by {describe(query.by)} need a registry file with that column: write"
                 " subjects: {file: subjects.csv, column: subject}"

@@ -44,7 +44,7 @@ from tacit.patterns.tree import (
     depth,
 )
 from tacit.spec.boolean_queries import MOST_VALUES, BooleanQuery, list_boolean_queries
-from tacit.spec.checks import SpecDraft, find_mistakes
+from tacit.spec.checks import PartialSpec, find_mistakes
 from tacit.spec.epsilon import Epsilon, EpsilonShare, LimitText
 from tacit.spec.epsilon_split import find_overspending
 from tacit.spec.mechanisms import mechanism_choices
@@ -290,7 +290,7 @@ class Specification(Settings):
 
     def check(self) -> list[Mistake]:
         """Return every mistake that concerns several parts."""
-        draft = SpecDraft(
+        partial = PartialSpec(
             streams=self.streams,
             areas=self.areas,
             windows=self.windows,
@@ -302,7 +302,7 @@ class Specification(Settings):
             folder=self.folder,
             allow_paths=self.allow_paths,
         )
-        found = list(find_mistakes(draft)) or list(find_overspending(self))
+        found = list(find_mistakes(partial)) or list(find_overspending(self))
         return [Mistake(finding.message) for finding in found]
 
     def checked(self) -> Specification:
@@ -386,7 +386,7 @@ class Specification(Settings):
     @cached_property
     def fingerprint(self) -> str:
         """The same for all spellings of the same specification; it covers GeoJSON files."""
-        from tacit.spec.canon import canonical
+        from tacit.spec.canonical_form import canonical
 
         text = json.dumps(canonical(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -17,7 +17,7 @@ from tacit.events.areas import Area
 from tacit.events.streams import Stream
 from tacit.events.types import EventType
 from tacit.patterns.language import find_word
-from tacit.spec.checks import SpecDraft, SpecFinding, find_mistakes
+from tacit.spec.checks import PartialSpec, SpecFinding, find_mistakes
 from tacit.spec.epsilon_split import find_overspending
 from tacit.spec.field_errors import FieldError, list_field_errors
 from tacit.spec.nodes import YamlNode, locate, read_nodes
@@ -90,22 +90,22 @@ def loads(
     if not isinstance(text, str):
         raise TypeError(f"expected YAML text or a dictionary; got {type(text).__name__}")
     reader = _SpecReader(text, name, Path(folder or ""), tuple(map(Path, allow_paths)))
-    draft, settings = reader.read()
-    for finding in find_mistakes(draft):
+    partial, settings = reader.read()
+    for finding in find_mistakes(partial):
         reader.place(finding)
     reader.check()
     spec = Specification.model_validate(
         {
             **settings,
-            "streams": draft.streams,
-            "areas": draft.areas,
-            "windows": draft.windows,
-            "events": draft.events,
-            "patterns": draft.patterns,
-            "private": draft.private,
-            "queries": draft.queries,
-            "folder": draft.folder,
-            "allow_paths": draft.allow_paths,
+            "streams": partial.streams,
+            "areas": partial.areas,
+            "windows": partial.windows,
+            "events": partial.events,
+            "patterns": partial.patterns,
+            "private": partial.private,
+            "queries": partial.queries,
+            "folder": partial.folder,
+            "allow_paths": partial.allow_paths,
         }
     )
     for finding in find_overspending(spec):
@@ -195,7 +195,7 @@ class _SpecReader:
             raise SpecificationError(self.mistakes)
         return root
 
-    def read(self) -> tuple[SpecDraft, dict[str, Any]]:
+    def read(self) -> tuple[PartialSpec, dict[str, Any]]:
         """Return the valid parts, and the simple fields."""
         for key, node in self.root.keys.items():
             if key not in _FIELDS:
@@ -207,7 +207,7 @@ class _SpecReader:
         patterns = self.named("patterns", _PatternFile)
         windows = self.root.values.get("windows")
         settings = dict(self.settings())
-        draft = SpecDraft(
+        partial = PartialSpec(
             streams=self.named("streams", Stream),
             areas=self.named("areas", Area),
             events=self.named("events", EventType),
@@ -221,7 +221,7 @@ class _SpecReader:
             folder=self.folder,
             allow_paths=self.allow_paths,
         )
-        return draft, settings
+        return partial, settings
 
     def named(self, section: str, model: type[M]) -> dict[str, M | None]:
         """Return the parts of a section that gives each a name."""

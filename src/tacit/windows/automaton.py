@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tacit.buffers import allocate
 from tacit.kernels import compiled, inlined
 from tacit.patterns.bits import ChainBits
-from tacit.patterns.lists import ONE, SPREAD, TOP, EventLists
+from tacit.patterns.event_lists import ONE, SPREAD, TOP, EventLists
 from tacit.windows.clock import NEVER, NONE, TAKEN
 from tacit.windows.event_buffer import BufferPiece
 from tacit.windows.runs import RUN, count_runs, find_extent, find_run

@@ -17,7 +17,7 @@ from tacit.buffers import allocate
 from tacit.events.columns import freeze
 from tacit.events.masks import EventMasks
 from tacit.kernels import compiled
-from tacit.patterns.lists import EventLists
+from tacit.patterns.event_lists import EventLists
 from tacit.windows.clock import NONE, TAKEN
 from tacit.windows.runs import NO_RUNS, RUN, count_runs, find_run
 

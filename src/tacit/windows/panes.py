@@ -27,7 +27,7 @@ from tacit.events.masks import EventMasks
 from tacit.kernels import compiled
 from tacit.kernels.threads import ONE_THREAD, Workers, run_in_threads, run_in_turn
 from tacit.patterns.bits import ChainBits
-from tacit.patterns.lists import EventLists
+from tacit.patterns.event_lists import EventLists
 from tacit.windows.automaton import StreamingAutomaton
 from tacit.windows.clock import NONE, TAKEN, Verdicts
 from tacit.windows.event_buffer import BufferPiece, EventBuffer

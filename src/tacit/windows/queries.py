@@ -1,4 +1,4 @@
-"""Evaluate queries on closed windows: the true answers."""
+"""Match queries on closed windows: the true bits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Queries:
                 words[word] |= np.uint64(1 << bit)
         return words
 
-    def answer(self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame]) -> NDArray[np.uint64]:
+    def match(self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame]) -> NDArray[np.uint64]:
         """Return `bits[window][query][word]`, 64 subjects per word."""
         windows, slots, _ = closed.words.shape
         if self.matcher.uses_presence:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import StateError
 from tacit.kernels import compiled
-from tacit.patterns.lists import EventLists
+from tacit.patterns.event_lists import EventLists
 from tacit.windows.panes import ClosedPanes, PaneSequence
 
 

@@ -277,7 +277,7 @@ def test_lines_that_cannot_be_read_are_reported_and_counted_once_whatever_is_los
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Readers read ahead: what they found there must not be told before its turn."""
-    monkeypatch.setattr("tacit.connectors.pieces.PIECE", 2000)
+    monkeypatch.setattr("tacit.connectors.file_pieces.PIECE", 2000)
     (_, source), *_ = reversed(written(tmp_path, seed, 3, 600))
     assert source.suffix == ".jsonl"
     lines = source.read_text().splitlines()

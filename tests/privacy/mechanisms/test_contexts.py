@@ -23,7 +23,7 @@ from tacit.privacy.components import Component, find_exposure
 from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.mechanisms.optimal import new_contexts
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context, read_literally
-from tacit.privacy.mechanisms.optimal.books import ChannelBook, design_book
+from tacit.privacy.mechanisms.optimal.channel_books import ChannelBook, design_book
 from tacit.privacy.mechanisms.optimal.contexts import Contexts, DrawnSymbols
 from tacit.privacy.noise import Noise
 from tacit.privacy.policies import Policy, PrivatePattern

@@ -21,7 +21,7 @@ from tacit.privacy.components import Component, find_exposure
 from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.joint_counts import JointColumns, JointCounts
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, read_literally
-from tacit.privacy.mechanisms.optimal.books import design_book
+from tacit.privacy.mechanisms.optimal.channel_books import design_book
 from tacit.privacy.mechanisms.optimal.contexts import Contexts
 from tacit.privacy.mechanisms.optimal.expectation import (
     PlannedComponent,

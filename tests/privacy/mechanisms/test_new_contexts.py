@@ -16,7 +16,7 @@ from tacit.privacy.components import Component, find_exposure
 from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.mechanisms.optimal import new_contexts
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels
-from tacit.privacy.mechanisms.optimal.books import design_book
+from tacit.privacy.mechanisms.optimal.channel_books import design_book
 from tacit.privacy.mechanisms.optimal.contexts import Contexts, DrawnSymbols
 from tacit.privacy.mechanisms.optimal.new_contexts import NewContexts
 from tacit.privacy.noise import Noise

@@ -67,7 +67,7 @@ class Capture(Evaluator):
     ) -> tuple[NDArray[np.uint64], None]:
         """The first query's, to be thrown away."""
         self.seen.append((closed, rows))
-        return self.queries[0].answer(closed, rows), None
+        return self.queries[0].match(closed, rows), None
 
 
 class Timed(Noise):

@@ -18,8 +18,8 @@ from tacit.connectors.frames import FrameSource
 from tacit.engines.local import survey
 from tacit.errors import PlanError, PrivacyError
 from tacit.pipeline.compiled_spec import CompiledSpec
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.pipeline.reader import Input
-from tacit.pipeline.release import Release
 from tacit.pipeline.run import Run
 from tacit.planning.plan import read_mechanism, write_mechanism
 from tacit.planning.planner import make_plan, plan_without_history
@@ -91,11 +91,11 @@ def plain(mechanism: str, decode: str) -> dict[str, Any]:
 
 def answers(made: Mechanism) -> list[tuple[bytes, bytes]]:
     """Bits and confidence of a run with a fixed seed, on other data than history's."""
-    release = Release(SPEC, [made], Noise(SeededSource(5)))
-    assert CompiledSpec(SPEC, release).names == ("q0", "q1", "q2", "q3")
+    evaluator = ProtectedEvaluator(SPEC, [made], Noise(SeededSource(5)))
+    assert CompiledSpec(SPEC, evaluator).names == ("q0", "q1", "q2", "q3")
     return [
         (part.bits.tobytes(), np.stack([part.confidence(q) for q in range(4)]).tobytes())
-        for part in Run(SPEC, inputs(2), evaluator=release)
+        for part in Run(SPEC, inputs(2), evaluator=evaluator)
     ]
 
 

@@ -19,8 +19,8 @@ from tacit.engines.local import survey
 from tacit.errors import PlanError, PrivacyError
 from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.tree import Name
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.pipeline.reader import Input
-from tacit.pipeline.release import Release
 from tacit.pipeline.run import Run
 from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.planning.plan import Plan
@@ -283,11 +283,11 @@ def test_answering_past_a_limit_costs_no_more_matching(mechanism: str) -> None:
     """All that it asks for is asked for anyway."""
     spec = specification()
     plan = planned(spec, mechanism)
-    limited = Release(spec, plan.mechanisms, Noise())
+    limited = ProtectedEvaluator(spec, plan.mechanisms, Noise())
     free = spec.model_copy(
         update={"private": tuple(p.model_copy(update={"limit": None}) for p in spec.private)}
     )
-    without = Release(free, plan.mechanisms, Noise())
+    without = ProtectedEvaluator(free, plan.mechanisms, Noise())
     assert len(limited.public_only) == 1
     assert without.public_only == []
     assert limited._matched.matcher.conditional == without._matched.matcher.conditional

@@ -27,7 +27,7 @@ from tacit.engines.flink.staged_files import StagedFiles
 from tacit.engines.sharded.collector import Collector
 from tacit.engines.sharded.job import ShardedJob
 from tacit.errors import LedgerLostError, StateError
-from tacit.ledger.drafts import Draft
+from tacit.ledger.drafts import ReleaseDraft
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.delivery import Delivery
 
@@ -154,7 +154,7 @@ class Releaser:
         self._staged.write_dead_letters()
         return self._write_status(finished=self.finished)
 
-    def _on_release(self, number: int, draft: Draft) -> None:
+    def _on_release(self, number: int, draft: ReleaseDraft) -> None:
         for charge in draft.charges:
             spent = charge.amount * charge.windows * len(charge.ids)
             self._charged[charge.private] = self._charged.get(charge.private, 0) + spent

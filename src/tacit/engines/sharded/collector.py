@@ -28,7 +28,7 @@ from tacit.engines.sharded.job_counts import (
 )
 from tacit.engines.sharded.lines import ShardLine
 from tacit.errors import LedgerLostError, StaleError, StateError
-from tacit.ledger.drafts import Draft
+from tacit.ledger.drafts import ReleaseDraft
 from tacit.ledger.lease import Lease
 
 _AT_ONCE: Final = 64
@@ -46,7 +46,7 @@ class _UnconfirmedWindows:
     """Windows that were drawn, and are perhaps in the ledger."""
 
     ready: list[list[ShardLine]]
-    drafts: list[Draft]
+    drafts: list[ReleaseDraft]
     memory: Memory
     """What is remembered of their counts."""
 
@@ -67,7 +67,7 @@ class Collector:
         self,
         job: ShardedJob,
         lease: Lease,
-        released: Callable[[int, Draft], None] = lambda *_: None,
+        released: Callable[[int, ReleaseDraft], None] = lambda *_: None,
     ) -> None:
         self._job = job
         self._lease = lease
@@ -187,7 +187,7 @@ class Collector:
         self._next = ready[-1][0].window + 1
         return len(ready)
 
-    def _draft(self, lines: list[ShardLine]) -> Draft:
+    def _draft(self, lines: list[ShardLine]) -> ReleaseDraft:
         windows, version = self._windows, self._job.version
         start = self._start(lines[0].window)
         prices = self._merge_prices(lines)
@@ -205,7 +205,7 @@ class Collector:
         else:
             self._check_exhausted(start, exhausted, prices, np.zeros_like(prices))
         self.exhausted = int(np.count_nonzero(exhausted))
-        return Draft(
+        return ReleaseDraft(
             first=start,
             windows=1,
             size=windows.size,

@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tacit.patterns.booleans import to_columns
-from tacit.patterns.lists import EventLists
+from tacit.patterns.event_lists import EventLists
 from tacit.patterns.ternary import without_conditions
 from tacit.patterns.tree import Pattern
 from tacit.privacy.mechanisms.pane_noise import find_set_bits, place_in_windows
@@ -100,7 +100,7 @@ class NoisyWindows:
         if self.queries.conditions:
             timed = [event for event in synthetic if compared[event.word] & event.bit]
             rows = self._rows(closed, rows, timed)
-        return self.queries.answer(seen, rows)
+        return self.queries.match(seen, rows)
 
     def _draw_synthetic(
         self, closed: ClosedPanes, noisy: NDArray[np.uint64], noise: Noise

@@ -39,7 +39,7 @@ from tacit.privacy.mechanisms.optimal.expectation import (
 )
 from tacit.privacy.mechanisms.optimal.joint_expectation import PriorParts, count_several
 from tacit.privacy.mechanisms.optimal.part_tables import Words
-from tacit.privacy.mechanisms.optimal.readings import Codes, PriorReadings
+from tacit.privacy.mechanisms.optimal.symbol_readings import Codes, PriorReadings
 from tacit.privacy.prices import Claim
 from tacit.privacy.prior import Prior
 from tacit.privacy.quality import Confusion

@@ -8,9 +8,9 @@ import numpy as np
 
 from tacit.kernels import compiled
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels
-from tacit.privacy.mechanisms.optimal.books import ChannelBook
+from tacit.privacy.mechanisms.optimal.channel_books import ChannelBook
 from tacit.privacy.mechanisms.optimal.part_tables import Bits, Floats, Whole, Words
-from tacit.privacy.mechanisms.optimal.readings import FIRST_CODE, Codes, SymbolReadings
+from tacit.privacy.mechanisms.optimal.symbol_readings import FIRST_CODE, Codes, SymbolReadings
 from tacit.privacy.sampling import Sampler
 from tacit.privacy.thresholds import PosteriorCounts
 

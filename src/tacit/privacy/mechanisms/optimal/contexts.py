@@ -26,7 +26,7 @@ from tacit.privacy.mechanisms.optimal.blocks import (
     read_literally,
 )
 from tacit.privacy.mechanisms.optimal.book_draws import BookDraws
-from tacit.privacy.mechanisms.optimal.books import ChannelBook
+from tacit.privacy.mechanisms.optimal.channel_books import ChannelBook
 from tacit.privacy.mechanisms.optimal.new_contexts import DesignedContexts, NewContexts
 from tacit.privacy.noise import Noise
 from tacit.privacy.prices import Claim, price_ratio

@@ -24,9 +24,9 @@ from tacit.privacy.mechanisms.optimal.blocks import (
     read_literally,
 )
 from tacit.privacy.mechanisms.optimal.book_draws import BookDraws
-from tacit.privacy.mechanisms.optimal.books import ChannelBook, divide_variables
+from tacit.privacy.mechanisms.optimal.channel_books import ChannelBook, divide_variables
 from tacit.privacy.mechanisms.optimal.part_tables import Bits, Floats, Whole, Words
-from tacit.privacy.mechanisms.optimal.readings import PriorReadings
+from tacit.privacy.mechanisms.optimal.symbol_readings import PriorReadings
 from tacit.privacy.noise import Noise
 from tacit.privacy.prior import Prior
 from tacit.privacy.randomness import SeededSource

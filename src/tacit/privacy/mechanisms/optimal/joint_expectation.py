@@ -15,7 +15,7 @@ from tacit.privacy.components import Exposure
 from tacit.privacy.joint_counts import JointCounts
 from tacit.privacy.mechanisms.optimal.contexts import Contexts, DrawnSymbols
 from tacit.privacy.mechanisms.optimal.part_tables import Floats, Whole, Words
-from tacit.privacy.mechanisms.optimal.readings import PriorReadings
+from tacit.privacy.mechanisms.optimal.symbol_readings import PriorReadings
 from tacit.privacy.thresholds import PosteriorCounts
 
 _MOST_DRAWN: Final = 64

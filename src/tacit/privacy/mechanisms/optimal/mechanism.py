@@ -30,7 +30,7 @@ from tacit.privacy.mechanisms.mechanism import (
 )
 from tacit.privacy.mechanisms.objective import ElementObjective
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context, read_literally
-from tacit.privacy.mechanisms.optimal.books import (
+from tacit.privacy.mechanisms.optimal.channel_books import (
     ChannelBook,
     design_book,
     read_table,

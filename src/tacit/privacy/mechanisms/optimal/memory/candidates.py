@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tacit.errors import PlanError
 from tacit.privacy.channels import Channel
 from tacit.privacy.mechanisms.optimal.blocks import ChannelBlock, ComponentChannels, Context
-from tacit.privacy.mechanisms.optimal.books import read_table, write_table
+from tacit.privacy.mechanisms.optimal.channel_books import read_table, write_table
 from tacit.privacy.prior import Bits
 from tacit.privacy.staircase import ChannelProblem, design
 

@@ -26,12 +26,12 @@ from tacit.privacy.mechanisms.optimal.blocks import (
     Context,
     value_ratio,
 )
-from tacit.privacy.mechanisms.optimal.books import ChannelBook
+from tacit.privacy.mechanisms.optimal.channel_books import ChannelBook
 from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.candidates import BlockQueries, CandidateBook
 from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Singles, Whole, Words
 from tacit.privacy.mechanisms.optimal.new_contexts import DesignedContexts, NewContexts
-from tacit.privacy.mechanisms.optimal.readings import SymbolReadings
+from tacit.privacy.mechanisms.optimal.symbol_readings import SymbolReadings
 from tacit.privacy.noise import Noise
 from tacit.privacy.prices import Claim, price_ratio
 from tacit.privacy.sampling import Sampler

@@ -36,7 +36,7 @@ from tacit.privacy.mechanisms.optimal.memory.transitions import (
     Transitions,
     choose_layout,
 )
-from tacit.privacy.mechanisms.optimal.readings import SymbolReadings
+from tacit.privacy.mechanisms.optimal.symbol_readings import SymbolReadings
 from tacit.privacy.sequences import ComponentSequence, Sequences
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tacit.durations import MICROSECONDS
 from tacit.privacy.components import Exposure
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels, Context
-from tacit.privacy.mechanisms.optimal.books import ChannelBook
+from tacit.privacy.mechanisms.optimal.channel_books import ChannelBook
 from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter
 from tacit.privacy.mechanisms.optimal.memory.candidates import CandidateBook, design_candidates
 from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
@@ -35,7 +35,7 @@ from tacit.privacy.mechanisms.optimal.memory.simulation import (
 )
 from tacit.privacy.mechanisms.optimal.memory.spending import SimulatedPayments, fit_pacing
 from tacit.privacy.mechanisms.optimal.memory.transitions import Transitions
-from tacit.privacy.mechanisms.optimal.readings import SymbolReadings
+from tacit.privacy.mechanisms.optimal.symbol_readings import SymbolReadings
 from tacit.privacy.noise import Noise
 from tacit.privacy.pacing import Pacing, SpendingLimit
 from tacit.privacy.policies import Policy

@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 from tacit.patterns.booleans import pack_rows
 from tacit.privacy.components import Component
 from tacit.privacy.mechanisms.optimal.part_tables import PartTables
-from tacit.privacy.mechanisms.optimal.readings import FIRST_CODE, PriorReadings, SymbolReadings
+from tacit.privacy.mechanisms.optimal.symbol_readings import (
+    FIRST_CODE,
+    PriorReadings,
+    SymbolReadings,
+)
 from tacit.privacy.thresholds import LEVELS, PosteriorCounts
 from tests.privacy.mechanisms.made_components import (
     choose,

@@ -24,7 +24,7 @@ from tacit.privacy.components import Component, Part
 from tacit.privacy.context_counts import ContextCounts
 from tacit.privacy.mechanisms.optimal.blocks import ComponentChannels
 from tacit.privacy.mechanisms.optimal.book_draws import BookDraws
-from tacit.privacy.mechanisms.optimal.books import (
+from tacit.privacy.mechanisms.optimal.channel_books import (
     LARGE_BLOCK,
     ChannelBook,
     design_book,

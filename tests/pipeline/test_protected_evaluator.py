@@ -17,8 +17,8 @@ from tacit.patterns.reference import Tuple, detect
 from tacit.pipeline.batches import Rows
 from tacit.pipeline.compiled_spec import CompiledSpec
 from tacit.pipeline.engine import Engine
+from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.pipeline.reader import Input
-from tacit.pipeline.release import Release
 from tacit.pipeline.run import Run
 from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan, plan_without_history
@@ -136,10 +136,10 @@ def test_each_subject_is_answered_by_its_own_policy(mechanism: str, decode: str)
 def test_an_engine_gives_no_window_while_somebody_who_is_named_is_missing() -> None:
     """For every kind of registry, and for engines that are used directly."""
     spec = specification(["pattern: x, epsilon: 1, subjects: [900]"], ["AND(a, x)"], listed=False)
-    release = Release(spec, plan_without_history(spec, "uniform").mechanisms, Noise())
+    evaluator = ProtectedEvaluator(spec, plan_without_history(spec, "uniform").mechanisms, Noise())
     registry = Subjects()
     registry.add([str(who) for who in range(70)])
-    engine = Engine(CompiledSpec(spec, release), registry)
+    engine = Engine(CompiledSpec(spec, evaluator), registry)
     rows = Rows("s", frame(1).to_arrow().combine_chunks().to_batches()[0])
     with pytest.raises(SpecificationError, match="'900'"):
         next(engine.push(rows))

@@ -97,7 +97,7 @@ class NextVersion:
             self.window_state.skip(early)
 
 
-class OpenWindows:
+class VersionedWindows:
     """The open windows of all subjects, under one or two versions of the specification.
 
     `version` is None where the specification cannot change: for true answers and for surveys.

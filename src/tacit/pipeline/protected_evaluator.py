@@ -1,4 +1,6 @@
-"""Turn closed windows into protected answers, with the mechanism of each subject's policy.
+"""The evaluator of a run with a plan: closed windows become protected answers.
+
+Each subject is answered by the mechanism of its policy.
 
 Nothing that depends on private events leaves a mechanism except through `Noise`.
 """
@@ -51,8 +53,8 @@ def name_policy(number: int) -> str:
     return f"policy{number}"
 
 
-class Release(Evaluator):
-    """Turns the bits of windows into protected answers, policy by policy."""
+class ProtectedEvaluator(Evaluator):
+    """Matches patterns and has protectors draw the answers, policy by policy."""
 
     protects = True
 
@@ -167,7 +169,7 @@ class Release(Evaluator):
         """Match all patterns, unless it was done for the price of these windows."""
         if self._last is not None and self._last.closed is closed:
             return self._last
-        return WindowBits(self._matched.answer(closed, rows), closed, rows)
+        return WindowBits(self._matched.match(closed, rows), closed, rows)
 
     def count_subjects(
         self,
