@@ -102,6 +102,26 @@ def test_numbers_with_decimal_commas_are_no_subjects_and_unread_lines_are_counte
     assert "2 lines of the file cannot be read; the first is line 338" in drafted.stdout
 
 
+def test_some_unreadable_times_do_not_hide_the_column_of_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = readings().with_columns(
+        pl.when(pl.int_range(pl.len()).is_in([500, 700]))
+        .then(pl.lit("n/a"))
+        .otherwise(pl.col("ts").dt.strftime("%d.%m.%Y %H:%M:%S"))
+        .alias("ts")
+    )
+    frame.write_csv(tmp_path / "data.csv")
+    drafted = tacit("init", "data.csv")
+    assert drafted.exit_code == 0, drafted.output
+    assert "times are in the column ts, as" in drafted.output
+    assert "2 times in the first 1,200 rows cannot be read" in drafted.output
+    stream = yaml.safe_load((tmp_path / "data.yaml").read_text())["streams"]["data"]
+    assert (stream["time"], stream["format"]) == ("ts", "%d.%m.%Y %H:%M:%S")
+    assert "lateness: 1 min" in (tmp_path / "data.yaml").read_text()
+
+
 @pytest.mark.parametrize(
     "name", ["sensors.csv", "german.csv", "sensors.parquet", "sensors.jsonl", "2nd try.csv"]
 )

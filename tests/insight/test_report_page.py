@@ -108,6 +108,8 @@ def test_where_nothing_was_spent_the_page_says_so_instead_of_drawing_it(tmp_path
     text = re.sub(r"\s+", " ", Page((tmp_path / "report.html").read_text()).text)
     assert "Nothing was spent, and there is no limit." in text
     assert "Spent in each horizon" not in text
+    assert "subjects who spent" in text
+    assert "Odds are" not in text  # without a plan the page shows none
 
 
 def test_where_windows_slide_odds_are_about_an_occurrence(tmp_path: Path) -> None:

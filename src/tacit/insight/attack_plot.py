@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LINES: Final = {
-    "prior_detection": ("prior: no answers", "#8a8a8a", "-", 1.4),
+    "prior_detection": ("prior: no answers", "#c4c4c4", "-", 5.5),
     "detection": ("attacker", "#0072B2", "-", 2.4),
     "window_detection": ("bound for one window", "#D55E00", "--", 1.6),
     "several_detection": ("bound for the day", "#009E73", (0, (1, 1)), 2.0),
 }
-"""For each curve its label, colour, stroke and width."""
+"""For each curve its label, colour, stroke and width.
+
+The prior is wide and light, and below the others: it shows where they coincide with it.
+"""
 
 
 def draw_attack(report: AttackReport) -> Figure:

@@ -24,7 +24,7 @@ from tacit.connectors.jsonlines import JsonLinesSource
 from tacit.errors import SourceError
 from tacit.events.columntypes import convert_text, infer_type, to_column_type
 from tacit.events.streams import ColumnType, Stream
-from tacit.events.times import to_microseconds
+from tacit.events.times import NO_TIME, to_microseconds
 from tacit.patterns.conditions import KEYWORDS
 from tacit.pipeline.sources import Rejected
 from tacit.quantities import count
@@ -56,6 +56,8 @@ _SIZES: Final = (
 )  # fmt: skip
 _LATENESS: Final = ("1 min", 60)
 """The lateness of a draft, and in seconds, unless more is needed."""
+_MOST_TIMES: Final = 0.8
+"""In a column of times, more than this share of the values are times."""
 _IN_A_WINDOW: Final = 8
 """The number of tuples of a subject that a drafted window should hold."""
 
@@ -165,9 +167,12 @@ def draft_specification(path: Path) -> SpecificationDraft:
         raise SourceError(f"{path} has {why}, so there is nothing to draft from")
     time, options = _find_time(frame, path)
     stream = Stream(subject="", time=time, **_stream_options(options))
+    times = to_microseconds(frame[time], stream)
+    dated = times != NO_TIME
+    timeless = frame.height - int(dated.sum())
+    frame, moments = frame.filter(pl.Series(dated)), times[dated]
     subject = _find_subject(frame, time, path)
     typed = _convert(frame, textual, stream, {subject, time})
-    moments = to_microseconds(frame[time], stream)
     if delimiter not in (None, ","):
         options["delimiter"] = '"\\t"' if delimiter == "\t" else f'"{delimiter}"'
     longitude, latitude = _find(frame, _LON), _find(frame, _LAT)
@@ -194,6 +199,11 @@ def draft_specification(path: Path) -> SpecificationDraft:
         f"times are in the column {time}"
         + (f", as {options['format']}" if "format" in options else ""),
     ]
+    if timeless:
+        found.guesses.append(
+            f"{count(timeless, 'time')} in the first {count(len(times), 'row')} cannot be read; a"
+            " run refuses such rows"
+        )
     if disorder:
         found.guesses.append(
             f"{disorder}, so windows wait for late tuples: lateness {lateness}. If you sort the"
@@ -263,11 +273,11 @@ def _find_time(frame: pl.DataFrame, path: Path) -> tuple[str, dict[str, str]]:
     """Return the column of times, and its format if it is not ISO 8601 or a number."""
     found: list[tuple[int, str, dict[str, str]]] = []
     for place, column in enumerate(frame.columns):
-        options = _time_options(frame[column])
-        if options is not None:
+        share, options = _time_options(frame[column])
+        if share > _MOST_TIMES:
             named = bool(_TIME_NAMES.search(column.lower()))
             plain = frame[column].dtype.is_temporal() or "format" in options
-            found.append((-10 * named - 5 * plain + place, column, options))
+            found.append((-10 * named - 5 * plain + 4 * (share < 1) + place, column, options))
     if not found:
         raise SourceError(
             f"{path} has no column that looks like times (timestamps, ISO 8601, seconds since 1970,"
@@ -277,21 +287,25 @@ def _find_time(frame: pl.DataFrame, path: Path) -> tuple[str, dict[str, str]]:
     return column, options
 
 
-def _time_options(values: pl.Series) -> dict[str, str] | None:
-    """Return the options with which all values are times from 1990 to 2100; None without any."""
+def _time_options(values: pl.Series) -> tuple[float, dict[str, str]]:
+    """Return the largest share of values that are times from 1990 to 2100, and its options."""
     if values.dtype.is_temporal() and values.dtype != pl.Time():
-        return {}
+        return 1.0, {}
     if not (values.dtype.is_integer() or values.dtype.is_float() or values.dtype == pl.String()):
-        return None
+        return 0.0, {}
     filled = values.drop_nulls().head(1000)
+    best: tuple[float, dict[str, str]] = (0.0, {})
     candidates: list[dict[str, str]] = [{}]
     candidates += [{"format": text} for text in _FORMATS]
     for options in candidates if len(filled) else []:
         stream = Stream.model_validate({"subject": "", "time": "", **options})
         times = to_microseconds(filled, stream)
-        if ((times > 631_152_000_000_000) & (times < 4_102_444_800_000_000)).all():
-            return {name: f'"{value}"' for name, value in options.items()}
-    return None
+        share = float(((times > 631_152_000_000_000) & (times < 4_102_444_800_000_000)).mean())
+        if share > best[0]:
+            best = share, {name: f'"{value}"' for name, value in options.items()}
+        if share == 1:
+            break
+    return best
 
 
 def _find_subject(frame: pl.DataFrame, time: str, path: Path) -> str:

@@ -58,9 +58,12 @@ PROMISED_SLIDING: Final = (
     " to P and every set of outcomes R: Pr[all answers to all consumers in R] <= exp(epsilon) *"
     " Pr'[the same]. The unit is one subject, one private pattern, one occurrence.",
 )
+PUBLIC_EVENTS: Final = (
+    "Public events are used unchanged. If one is correlated with a private pattern, it reveals it,"
+    " whatever epsilon is."
+)
 NOT_PROMISED: Final = {
-    "events": "Public events are used unchanged. If one is correlated with a private pattern, it"
-    " reveals it, whatever epsilon is. Odds are for someone who knows all public events.",
+    "events": PUBLIC_EVENTS + " Odds are for someone who knows all public events.",
     "sums": "Windows add up, and so do private patterns and subjects: n windows may reveal n"
     " times as much. A ledger records the sum for each subject and private pattern; only a limit"
     " stops it.",

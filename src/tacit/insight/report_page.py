@@ -21,7 +21,7 @@ import polars as pl
 from tacit.durations import format_duration
 from tacit.errors import OptionError, translate_write_errors
 from tacit.insight.audit import audit
-from tacit.insight.explain import NOT_PROMISED, Explanation, PrivateMeaning, explain
+from tacit.insight.explain import NOT_PROMISED, PUBLIC_EVENTS, Explanation, PrivateMeaning, explain
 from tacit.pipeline.times import format_time
 from tacit.planning.plan import Plan
 from tacit.privacy.exponentials import format_epsilon
@@ -288,7 +288,7 @@ def _add_spending(page: ReportPage, statement: Statement) -> None:
         horizons = [one for one in statement.horizons if one.private == name]
         text += f"<h3>{escape(name)}</h3>" + _draw_spending(horizons[-_DAYS_SHOWN:])
         head = ["from", "spent", "limit", "windows asked", "free"]
-        head += [] if personal else ["subjects", "at their limit"]
+        head += [] if personal else ["subjects who spent", "at their limit"]
         rows = [
             [
                 escape(_format_local(one.start)),
@@ -390,7 +390,9 @@ def _add_integrity(page: ReportPage, verdict: Verdict) -> None:
 
 
 def _add_fine_print(page: ReportPage, meaning: Explanation | None) -> None:
-    missing = _list(f"{name}: {text}" for name, text in NOT_PROMISED.items())
+    # Without a plan the page shows no odds.
+    limits = NOT_PROMISED if meaning else NOT_PROMISED | {"events": PUBLIC_EVENTS}
+    missing = _list(f"{name}: {text}" for name, text in limits.items())
     if meaning is None:
         page.sections.append(("What is not promised", missing))
         return
