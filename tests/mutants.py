@@ -12,6 +12,7 @@ checkout is not changed. Faults that open a way past a channel are planted by th
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import shutil
 import signal
@@ -19,7 +20,9 @@ import sys
 import tempfile
 import time
 import traceback
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +32,8 @@ ROOT: Final = Path(__file__).parent.parent
 COPIED: Final = ("src", "tests", "docs", "examples", "benchmarks", "pyproject.toml", "README.md")
 LIBRARIES: Final = ("fastapi", "hypothesis.strategies", "numba", "polars", "pyarrow", "sqlalchemy")
 IMPORTED: Final = "ignore::pytest.PytestAssertRewriteWarning"
-PATIENCE: Final = 900.0
+PATIENCE: Final = 300.0
+PROCESSES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ FAULTS: Final = (
     fault(
         "patterns/spans.py",
         "not reach[1] and bool(ends[one, 1] < ends[other, 1])",
-        "not reach[1] and bool(ends[one, 1] <= ends[other, 1])",
+        "bool(ends[one, 1] < ends[other, 1])",
         "patterns/test_matcher.py",
         "patterns/test_chains.py",
     ),
@@ -141,8 +145,7 @@ FAULTS: Final = (
         "windows/jumps.py",
         "other - front > future",
         "other - front > 2 * future",
-        "engines/test_schedule.py",
-        "pipeline/test_reader.py",
+        "pipeline/test_confirmation.py",
     ),
     fault(
         "windows/panes.py",
@@ -596,6 +599,16 @@ def find(found: Fault, folder: Path) -> str:
     return ""
 
 
+def find_in_copy(found: Fault, folder: Path) -> tuple[str, float]:
+    """Return what finds a fault in this process's own copy below a folder, and the seconds."""
+    own = folder / str(os.getpid())
+    if not own.exists():
+        own.mkdir()
+        copy(own)
+    started = time.monotonic()
+    return find(found, own), time.monotonic() - started
+
+
 def run_pytest(folder: Path, test: str) -> tuple[int | None, str]:
     """Run a test file of the copy; return the exit code, or None, and what was printed.
 
@@ -651,12 +664,17 @@ def main(names: list[str]) -> int:
     for library in LIBRARIES:
         importlib.import_module(library)
     survivors = 0
-    with tempfile.TemporaryDirectory() as temporary:
-        copy(Path(temporary))
-        for number, one in enumerate(chosen, 1):
-            found_by = find(one, Path(temporary))
+    forks = multiprocessing.get_context("fork")
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        ProcessPoolExecutor(min(PROCESSES, len(chosen)), forks) as pool,
+    ):
+        work = partial(find_in_copy, folder=Path(temporary))
+        for number, (one, result) in enumerate(zip(chosen, pool.map(work, chosen), strict=True), 1):
+            found_by, seconds = result
             survivors += not found_by
-            print(f"{number}/{len(chosen)} {one}\n    {found_by or 'SURVIVED'}", flush=True)
+            print(f"{number}/{len(chosen)} {one}\n    {found_by or 'SURVIVED'} ({seconds:.0f} s)")
+            sys.stdout.flush()
     print(f"{len(chosen)} faults, {survivors} survived")
     return 1 if survivors else 0
 
