@@ -171,7 +171,7 @@ FAULTS: Final = (
         "spec/specification.py",
         "or not 0 <= value <= 1:",
         "or not 0 <= value <= 2:",
-        "spec/test_specification.py",
+        "spec/test_mistakes.py",
     ),
     fault(
         "spec/epsilon.py",
@@ -206,7 +206,12 @@ FAULTS: Final = (
         "return any(finding.passed for finding in self.findings)",
         "privacy/test_channels.py",
     ),
-    fault("privacy/sampling.py", "high = max(high, low)", "high = low", "privacy/test_sampling.py"),
+    fault(
+        "privacy/sampling.py",
+        "(first | rest) >> shifts[row]",
+        "first >> shifts[row]",
+        "privacy/test_sampling.py",
+    ),
     fault(
         "privacy/mechanisms/optimal/joint_expectation.py",
         "work // max(1, parts)",
