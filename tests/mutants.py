@@ -251,8 +251,8 @@ FAULTS: Final = (
     ),
     fault(
         "answers/values.py",
-        "if likely is not None and confidence is not None:",
-        "if likely is not None:",
+        'absent = 0 if query.kind == "times" else len(query.values) - 1',
+        "absent = 0",
         "answers/test_values.py",
     ),
     # planning
