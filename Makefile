@@ -42,6 +42,7 @@ soak: .venv/.ready .flink/.ready
 	$(RUN)/pytest -n0 -s tests/soak/held_out.py
 	$(RUN)/pytest -n0 tests/soak/count_coverage.py
 	$(RUN)/pytest tests/soak/neighbours.py
+	$(RUN)/python -m tests.mutants
 	.flink/bin/pytest -q -o addopts= -m soak -W ignore tests/flink
 	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py tests/soak/flink_answers.py \
 	  tests/soak/flink_deployment.py

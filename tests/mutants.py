@@ -12,6 +12,7 @@ checkout is not changed. Faults that open a way past a channel are planted by th
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import shutil
 import signal
@@ -19,7 +20,9 @@ import sys
 import tempfile
 import time
 import traceback
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +32,8 @@ ROOT: Final = Path(__file__).parent.parent
 COPIED: Final = ("src", "tests", "docs", "examples", "benchmarks", "pyproject.toml", "README.md")
 LIBRARIES: Final = ("fastapi", "hypothesis.strategies", "numba", "polars", "pyarrow", "sqlalchemy")
 IMPORTED: Final = "ignore::pytest.PytestAssertRewriteWarning"
-PATIENCE: Final = 900.0
+PATIENCE: Final = 300.0
+PROCESSES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ FAULTS: Final = (
     fault(
         "patterns/spans.py",
         "not reach[1] and bool(ends[one, 1] < ends[other, 1])",
-        "not reach[1] and bool(ends[one, 1] <= ends[other, 1])",
+        "bool(ends[one, 1] < ends[other, 1])",
         "patterns/test_matcher.py",
         "patterns/test_chains.py",
     ),
@@ -141,8 +145,7 @@ FAULTS: Final = (
         "windows/jumps.py",
         "other - front > future",
         "other - front > 2 * future",
-        "engines/test_schedule.py",
-        "pipeline/test_reader.py",
+        "pipeline/test_confirmation.py",
     ),
     fault(
         "windows/panes.py",
@@ -168,7 +171,7 @@ FAULTS: Final = (
         "spec/specification.py",
         "or not 0 <= value <= 1:",
         "or not 0 <= value <= 2:",
-        "spec/test_specification.py",
+        "spec/test_mistakes.py",
     ),
     fault(
         "spec/epsilon.py",
@@ -203,7 +206,12 @@ FAULTS: Final = (
         "return any(finding.passed for finding in self.findings)",
         "privacy/test_channels.py",
     ),
-    fault("privacy/sampling.py", "high = max(high, low)", "high = low", "privacy/test_sampling.py"),
+    fault(
+        "privacy/sampling.py",
+        "(first | rest) >> shifts[row]",
+        "first >> shifts[row]",
+        "privacy/test_sampling.py",
+    ),
     fault(
         "privacy/mechanisms/optimal/joint_expectation.py",
         "work // max(1, parts)",
@@ -243,8 +251,8 @@ FAULTS: Final = (
     ),
     fault(
         "answers/values.py",
-        "if likely is not None and confidence is not None:",
-        "if likely is not None:",
+        'absent = 0 if query.kind == "times" else len(query.values) - 1',
+        "absent = 0",
         "answers/test_values.py",
     ),
     # planning
@@ -303,8 +311,7 @@ FAULTS: Final = (
         "ledger/lease.py",
         "RELEASES.c.number <= reached,",
         "RELEASES.c.number >= 0,",
-        "engines/test_ledger_runs.py",
-        "ledger/test_answers.py",
+        "ledger/test_ledger.py",
     ),
     fault(
         "ledger/charges.py",
@@ -318,7 +325,6 @@ FAULTS: Final = (
         "if key[1] + key[2] + FURTHEST > until",
         "if key[1] + key[2] > until",
         "ledger/test_accounts.py",
-        "engines/test_ledger_runs.py",
     ),
     fault(
         "ledger/archival.py",
@@ -328,18 +334,16 @@ FAULTS: Final = (
     ),
     fault(
         "ledger/verification.py",
-        'if body is not None and digest(body) != release["digest"]:',
-        "if False:",
+        'if expected.pop(row["release"], None) != digest(row["body"]):',
+        'if expected.pop(row["release"], None) is None:',
         "ledger/test_verification.py",
     ),
     # pipeline
     fault(
         "pipeline/accountant.py",
-        "registered = since <= start // starts.step",
-        "registered = since < NEVER",
+        "exhausted = self._find_exhausted(closed, accounts, start, own, counted)",
+        "exhausted = accounts.find_exhausted(start, counted)",
         "engines/test_charged_runs.py",
-        "engines/test_ledger_runs.py",
-        "privacy/test_charges.py",
     ),
     fault(
         "pipeline/accountant.py",
@@ -596,6 +600,16 @@ def find(found: Fault, folder: Path) -> str:
     return ""
 
 
+def find_in_copy(found: Fault, folder: Path) -> tuple[str, float]:
+    """Return what finds a fault in this process's own copy below a folder, and the seconds."""
+    own = folder / str(os.getpid())
+    if not own.exists():
+        own.mkdir()
+        copy(own)
+    started = time.monotonic()
+    return find(found, own), time.monotonic() - started
+
+
 def run_pytest(folder: Path, test: str) -> tuple[int | None, str]:
     """Run a test file of the copy; return the exit code, or None, and what was printed.
 
@@ -651,12 +665,18 @@ def main(names: list[str]) -> int:
     for library in LIBRARIES:
         importlib.import_module(library)
     survivors = 0
-    with tempfile.TemporaryDirectory() as temporary:
-        copy(Path(temporary))
-        for number, one in enumerate(chosen, 1):
-            found_by = find(one, Path(temporary))
+    forks = multiprocessing.get_context("fork")
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        ProcessPoolExecutor(min(PROCESSES, len(chosen)), forks) as pool,
+    ):
+        work = partial(find_in_copy, folder=Path(temporary))
+        running = {pool.submit(work, one): one for one in chosen}
+        for number, ended in enumerate(as_completed(running), 1):
+            one, (found_by, seconds) = running[ended], ended.result()
             survivors += not found_by
-            print(f"{number}/{len(chosen)} {one}\n    {found_by or 'SURVIVED'}", flush=True)
+            print(f"{number}/{len(chosen)} {one}\n    {found_by or 'SURVIVED'} ({seconds:.0f} s)")
+            sys.stdout.flush()
     print(f"{len(chosen)} faults, {survivors} survived")
     return 1 if survivors else 0
 

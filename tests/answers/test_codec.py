@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tacit.answers.answers import Answers
-from tacit.answers.codec import pack, unpack
+from tacit.answers.codec import _encode_values, pack, unpack
 from tacit.errors import LedgerError
 from tacit.privacy.certainty import Certainty, Shares
 from tacit.windows.clock import NEVER, NONE
@@ -119,6 +119,19 @@ def test_few_bytes_are_needed_for_an_answer() -> None:
     assert len(pack([part], [np.arange(10_000)], dict.fromkeys(part.queries, "us"))) < 0.6 * len(
         part
     )
+
+
+@given(st.lists(st.integers(0, 6), max_size=40), st.integers(1, 6))
+def test_distinct_values_are_numbered_once_in_order_of_appearance(
+    given: list[int], room: int
+) -> None:
+    values, codes = np.zeros(room, np.uint32), np.zeros(len(given), np.uint8)
+    found = _encode_values(np.array(given, np.uint32), values, codes)
+    distinct = list(dict.fromkeys(given))
+    assert found == (len(distinct) if len(distinct) <= room else -1)
+    if found >= 0:
+        assert values[:found].tolist() == distinct
+        assert codes.tolist() == [distinct.index(value) for value in given]
 
 
 def test_damaged_bytes_are_an_error_of_the_ledger() -> None:

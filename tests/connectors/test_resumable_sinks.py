@@ -189,11 +189,12 @@ def test_what_a_crash_has_torn_is_cut_off_before_the_next_delivery(
         position = remembered(sink.deliver(batch(1)))
     with open_resumable_sink(other) as sink:
         begin_with(sink, None, batch(2))
-    text = other.read_bytes()
+    before, text = target.read_bytes(), other.read_bytes()
     with target.open("ab") as file:
         file.write(text[: int(share * len(text))] + bytes(zeros))
     with open_resumable_sink(target) as sink:
         begin_with(sink, position, batch(2))
+    assert target.read_bytes() == before + text
     assert_same(rows(str(target)), answers(batch(1), batch(2)))
 
 

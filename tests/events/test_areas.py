@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -32,7 +33,9 @@ BOW_TIE = {"type": "Polygon", "coordinates": [[[0, 0], [1, 1], [1, 0], [0, 1], [
         ({"box": [2, 0, 1, 1]}, "greater than the greatest"),
         ({"box": [0, 2, 1, 1]}, "greater than the greatest"),
         ({"box": [-181, 0, 1, 1]}, "longitude"),
+        ({"box": [0, 0, 181, 1]}, "longitude"),
         ({"box": [0, 0, 1, 91]}, "latitude"),
+        ({"box": [0, -91, 1, 1]}, "latitude"),
         ({"box": [math.nan, 0, 1, 1]}, "longitude"),
         ({"box": [0, 0, math.inf, 1]}, "longitude"),
         ({"box": [0, 0, 1]}, "box"),
@@ -194,6 +197,15 @@ def test_a_circles_bounds_hold_all_of_it(centre: tuple[float, float]) -> None:
     assert (lon[inside] <= east).all()
     assert (lat[inside] >= south).all()
     assert (lat[inside] <= north).all()
+
+
+def test_a_box_has_all_of_its_edges_and_nothing_beyond() -> None:
+    box = Box(1, 2, 3, 4)
+    for lon, lat in itertools.product((1.0, 2.0, 3.0), (2.0, 3.0, 4.0)):
+        assert box.contains(np.array([lon]), np.array([lat])).all()
+    lon = np.array([np.nextafter(1.0, 0), np.nextafter(3.0, 4), 2.0, 2.0])
+    lat = np.array([3.0, 3.0, np.nextafter(2.0, 0), np.nextafter(4.0, 5)])
+    assert not box.contains(lon, lat).any()
 
 
 def test_a_grid_without_areas_holds_nothing() -> None:

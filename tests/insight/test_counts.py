@@ -114,6 +114,23 @@ def test_unbiased_estimates_are_right_on_average_where_sums_of_confidences_are_n
     assert abs(np.mean(sums) - true) > 5 * error
 
 
+def test_a_model_does_not_change_estimates_of_answers_that_identify_the_truth() -> None:
+    spec = tacit.loads(SPEC + "\nmechanism: uniform\n")
+    small = generate(3, taxis=30, days=1.0)
+    plan = tacit.plan(spec, small)
+    model = fit_periods(plan, ("hour",), small)["hour"]
+    answers = tacit.run(spec, small, plan=plan, seed=1)
+    found = answers.estimate(plan, model=model, per="hour").polars()
+    unbiased = answers.estimate(plan, per="hour", method="unbiased").polars()
+    modelled = answers.estimate(plan, model=model, per="hour", method="model").polars()
+    own = (found["method"] == "unbiased").to_numpy()
+    assert own.any()
+    for column in ("estimate", "low", "high"):
+        values = found[column].to_numpy()[own]
+        assert values == pytest.approx(unbiased[column].to_numpy()[own])
+        assert values != pytest.approx(modelled[column].to_numpy()[own])
+
+
 def test_without_history_unidentified_answers_have_the_widest_interval() -> None:
     spec = tacit.loads(SPEC + "\nmechanism: optimal\n")
     small = generate(3, taxis=30, days=1.0)

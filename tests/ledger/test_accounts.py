@@ -21,6 +21,7 @@ from tacit.ledger.codec import (
     unpack_ids,
     unpack_names,
 )
+from tacit.ledger.zones import FURTHEST
 from tacit.spec.specification import Private
 
 SUBJECTS = 5
@@ -70,6 +71,17 @@ def test_accounts_agree_with_charges_one_by_one(
         for one in patterns:
             ours = [spent[subject, one.name, window // one.horizon] for subject in range(SUBJECTS)]
             assert accounts.spent(one, window).tolist() == ours
+
+
+def test_balances_are_kept_until_no_zone_is_in_their_horizon() -> None:
+    """Local time may be a day behind, so a horizon of UTC is needed for a day after its end."""
+    account = Account("a", 1, None, 10, np.ones(1, np.bool_))
+    accounts = Accounts(np.zeros(1, np.int64), [account])
+    accounts.charge(5, np.zeros(1, np.bool_), np.ones(1, np.bool_))
+    (key,) = accounts.balances
+    for until, kept in ((10, True), (10 + FURTHEST - 1, True), (10 + FURTHEST, False)):
+        accounts.settle({}, until)
+        assert (key in accounts.balances) == kept
 
 
 def test_an_account_rounds_costs_up_and_limits_down() -> None:

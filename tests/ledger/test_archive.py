@@ -266,6 +266,16 @@ def test_what_is_not_delivered_or_not_over_stays(ledger: Ledger, file: Path) -> 
     assert verify(ledger, archives=[file, file.with_name("more.archive")]).passed
 
 
+def test_answers_that_were_changed_are_not_archived(ledger: Ledger, file: Path) -> None:
+    fill(ledger, days=2)
+    body = rows(ledger, BODIES)[2]
+    changed = BODIES.update().where(BODIES.c.release == body["release"])
+    write(ledger, changed.values(body=body["body"] + b"x"))
+    with pytest.raises(LedgerError, match=f"release {body['release']} was changed"):
+        archive(ledger, 2 * DAY, file)
+    assert not file.exists()
+
+
 def test_a_chain_that_is_broken_is_not_archived(ledger: Ledger, file: Path) -> None:
     fill(ledger, days=2)
     write(ledger, RELEASES.update().where(RELEASES.c.number == 4).values(plan="another"))

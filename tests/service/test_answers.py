@@ -322,6 +322,25 @@ def unpacked(order: Sequence[str], last: UnpackedRelease | None = None) -> Unpac
     return unpack_release(row, pa.table(values, schema=plain), -1, last)
 
 
+def test_windows_of_one_release_are_selected_by_their_starts() -> None:
+    """From `since` on, and before `until`; both are starts of windows here."""
+    release = unpacked("abcd")
+    starts = pa.array([0, 0, 10, 10, 20, 20, 30, 30]).cast(pa.timestamp("us", "UTC"))
+    place = release.rows.table.column_names.index("window_start")
+    table = release.rows.table.set_column(place, "window_start", starts)
+    row = {"number": 1, "first": 0, "windows": 4, "slide": 10, "first_id": 0, "answers": 8}
+    release = unpack_release(row, table, -1)
+    for since, until, expected in (
+        (None, 20, [0, 1, 2, 3]),
+        (20, None, [4, 5, 6, 7]),
+        (10, 30, [2, 3, 4, 5]),
+        (11, 31, [4, 5, 6, 7]),
+        (20, 20, []),
+    ):
+        selected = release.select(FeedSelection(since=since, until=until), -1)
+        assert selected["id"].to_pylist() == expected
+
+
 def test_places_of_chosen_answers_are_used_again_only_while_names_stay_where_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

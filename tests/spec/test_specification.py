@@ -68,7 +68,9 @@ def test_the_same_mistakes_are_found_without_places(changes: dict[str, Any], fra
         spec.checked()
 
 
-@pytest.mark.parametrize("epsilon", [0, -1, float("inf"), float("nan"), "1", True, None, 1e7])
+@pytest.mark.parametrize(
+    "epsilon", [0, -1, float("inf"), float("nan"), "1", True, None, 1e7, 1e-10, Decimal("9e-10")]
+)
 def test_an_epsilon_that_is_none_is_refused(epsilon: Any) -> None:
     with pytest.raises(ValidationError):
         Private(pattern="stop", epsilon=epsilon)

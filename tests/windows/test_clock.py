@@ -256,6 +256,26 @@ def test_one_wild_timestamp_does_not_move_the_watermark() -> None:
     assert schedule == [9, 10]
 
 
+def test_a_tuple_may_be_as_far_ahead_as_future_says_and_no_further() -> None:
+    """Also where it closes windows, so that it is judged by itself."""
+    tuples = [(0, 100, 1), (1, 201, 1), (1, 200, 1), (0, 300, 1)]
+    verdicts = run(tuples, [], 10, 10, 100, None, [NONE] * SUBJECTS, 0)[0]
+    assert verdicts == [TAKEN, FUTURE, TAKEN, TAKEN]
+
+
+@pytest.mark.parametrize("ticking", [False, True])
+def test_windows_are_due_when_the_lateness_has_passed(ticking: bool) -> None:
+    clock = Clock.initial(10, 25, 1000, 0, 100, ticking=ticking)
+    slots, since, due = np.zeros(1, np.int32), np.array([NONE]), []
+    for time in (5, 34, 35, 44):
+        if ticking:
+            clock.tick(time)
+        else:
+            clock.judge(slots, np.array([time]), since, 0, 0, True, Verdicts.allocate(1))
+        due.append(clock.read_status()[0])
+    assert due == [False, False, True, True]
+
+
 def test_a_ring_holds_all_windows_that_may_be_open() -> None:
     """The least capacity is what lateness asks for; more while memory is cheap."""
     assert choose_capacity(10, 0, 10**8, 1) == 2
