@@ -16,6 +16,7 @@ from tacit.engines.setup import assign
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.run import Run
 from tacit.planning.planner import plan_without_history
+from tacit.spec.specification import Specification
 from tacit.spec.yaml_reader import loads
 from tests.connectors.kafka_ends import KafkaFeed, config
 from tests.connectors.mqtt_clients import Peer, until
@@ -35,12 +36,12 @@ queries:
 
 
 @contextmanager
-def running(url: str, folder: Path) -> Iterator[Run]:
+def running(url: str, folder: Path, spec: Specification = SPEC) -> Iterator[Run]:
     """A run from this source, in a thread."""
     with Ledger.open(str(folder / "spent.db")) as ledger:
-        inputs = assign(SPEC, [(None, open_source(url))])
-        plan = plan_without_history(SPEC, "uniform")
-        run = Run(SPEC, inputs, plan=plan, ledger=ledger, name="r")
+        inputs = assign(spec, [(None, open_source(url))])
+        plan = plan_without_history(spec, "uniform")
+        run = Run(spec, inputs, plan=plan, ledger=ledger, name="r")
         thread = threading.Thread(target=run.run)
         thread.start()
         try:
@@ -73,6 +74,20 @@ def test_a_run_from_mqtt_begins_when_the_broker_has_confirmed_the_subscription(
     finally:
         server.stop()
     assert caplog.text.count("the run r starts") == 1
+
+
+def test_a_run_that_learns_its_subjects_says_for_how_long(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tacit.ledger")
+    server = Mosquitto(tmp_path)
+    server.start()
+    url = f"mqtt://127.0.0.1:{server.port}/gps?columns=subject:text,at:time,n:integer"
+    try:
+        with running(url, tmp_path, SPEC.model_copy(update={"subjects": None})):
+            until(lambda: "those seen in the first 10 min of the stream" in caplog.text, "said")
+    finally:
+        server.stop()
 
 
 @pytest.mark.soak

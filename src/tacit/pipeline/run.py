@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from tacit.answers.answers import Answers
 from tacit.answers.rows import answer_schema
+from tacit.durations import format_duration
 from tacit.kernels.threads import ALL_CORES, Workers
 from tacit.ledger.none import NoLease, NoLedger
 from tacit.pipeline.batches import MergedBatch
@@ -354,6 +355,12 @@ class Run:
             if self._lease.durable:
                 how = "continues" if self.outcome.resumed else "starts"
                 log.info("the run %s %s", self._name, how)
+                if self._learning:
+                    log.info(
+                        "answers begin when the subjects are known: those seen in the first %s of"
+                        " the stream. To begin at once, list them under 'subjects'",
+                        format_duration(self.engine.learning),
+                    )
 
     def _announce_registry(self) -> None:
         """Log warnings about the registry as soon as subjects are learned."""
