@@ -201,8 +201,8 @@ def test_a_circles_bounds_hold_all_of_it(centre: tuple[float, float]) -> None:
 
 def test_a_box_has_all_of_its_edges_and_nothing_beyond() -> None:
     box = Box(1, 2, 3, 4)
-    for lon, lat in itertools.product((1.0, 2.0, 3.0), (2.0, 3.0, 4.0)):
-        assert box.contains(np.array([lon]), np.array([lat])).all()
+    within = np.array(list(itertools.product((1.0, 2.0, 3.0), (2.0, 3.0, 4.0))))
+    assert box.contains(within[:, 0], within[:, 1]).all()
     lon = np.array([np.nextafter(1.0, 0), np.nextafter(3.0, 4), 2.0, 2.0])
     lat = np.array([3.0, 3.0, np.nextafter(2.0, 0), np.nextafter(4.0, 5)])
     assert not box.contains(lon, lat).any()
