@@ -461,14 +461,13 @@ FAULTS: Final = (
         "engines/sharded/division.py",
         "part[_SLOT] -= ranges.edges[place]",
         "pass",
-        "engines/sharded/test_saved_state.py",
-        "engines/sharded/test_sharded.py",
+        "engines/sharded/test_division.py",
     ),
     fault(
         "engines/sharded/division.py",
         "(owners[inner] - edges[place]).astype",
         "(owners[inner]).astype",
-        "engines/sharded/test_saved_state.py",
+        "engines/sharded/test_division.py",
     ),
     fault(
         "engines/flink/progress.py",
