@@ -7,11 +7,13 @@ import json
 import logging
 import os
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tacit.connectors import follow_file
 from tacit.connectors.follow_file import FollowFileSource
 from tacit.connectors.openers import open_input
 from tacit.errors import SchemaError, SourceError
@@ -206,3 +208,14 @@ def test_what_cannot_be_followed_is_explained(name: str, tmp_path: Path) -> None
     (tmp_path / "a.jsonl.gz").touch()
     with pytest.raises(SourceError, match="followed"):
         FollowFileSource(tmp_path / name)
+
+
+def test_a_line_that_does_not_end_is_refused(
+    feed: FileFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_file, "LONGEST_LINE", 5000)
+    feed.send(tuples(0, 2))
+    feed.append(b"x" * 10_000)
+    batches = feed.open().batches(COLUMNS)
+    with pytest.raises(SourceError, match="a line of more than"):
+        list(islice(batches, 20))

@@ -226,3 +226,9 @@ def test_without_the_check_of_others_one_subject_would_move_time(
     monkeypatch.setattr(rules, "IN_A_ROW", 2)
     tuples = [(1, 0), (0, 1), (0, 500), (0, 501), (1, 2)]
     assert outcome(list(confirm(pieces_of(tuples, []), LIMITS))) == [1, 0, 0, 0, 1]
+
+
+def test_a_tuple_that_is_too_far_in_the_future_confirms_none() -> None:
+    times, slots = np.array([50, 150, 0]), np.array([1, 2, 0], np.int32)
+    done, front, found = Jumps(10, 100).judge(times, slots, 0, ended=True)
+    assert (done, front, found.tolist()) == (3, 0, [UNCONFIRMED_SLOT, FUTURE_SLOT, 0])
