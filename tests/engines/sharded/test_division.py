@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from tacit.engines.sharded.division import SlotRanges, divide_windows, join_windows
 
@@ -12,7 +15,7 @@ RANGES = SlotRanges.of([2, 3, 1])
 def test_parts_count_slots_from_their_own_first_and_join_again() -> None:
     slots = np.array([4, 0, 5, 1, 2, 4])
     number = np.arange(len(slots))
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "panes.owners": slots.astype(np.int32),
         "panes.times": number,
         "panes.masks": number,
