@@ -362,6 +362,7 @@ FAULTS: Final = (
         "pipeline/accountant.py",
         "until=max(ends) if len(ends) == 2 else None",
         "until=max(ends, default=None)",
+        "pipeline/test_accountant.py",
         "pipeline/test_versions.py",
         "ledger/test_declarations.py",
         "engines/test_charged_runs.py",
@@ -380,23 +381,10 @@ FAULTS: Final = (
         "engines/test_ledger_runs.py",
     ),
     fault(
-        "pipeline/settlement.py",
-        "last - len(answers) + 1 + place",
-        "last - len(answers) + place",
-        "engines/test_ledger_runs.py",
-    ),
-    fault(
         "pipeline/delivery.py",
         "delivery.wait(MOST_WAITING - 1, deadline)",
         "True",
         "engines/test_ledger_runs.py",
-    ),
-    fault(
-        "pipeline/engine.py",
-        "stop <= self.clock.next_window",
-        "stop < self.clock.next_window",
-        "pipeline/test_engine.py",
-        "engines/test_reloads.py",
     ),
     # connectors
     fault(
