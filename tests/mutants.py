@@ -534,12 +534,6 @@ FAULTS: Final = (
         "if self._closing:",
         "service/test_ingest.py",
     ),
-    fault(
-        "service/workflow.py",
-        "proposal.state is not ProposalState.READY or proposal.base != last",
-        "proposal.state is not ProposalState.READY",
-        "service/test_workflow.py",
-    ),
     # cli
     fault(
         "cli/exit_codes.py", "_exit(141)", "_exit(1)", "cli/test_commands.py", "cli/test_outputs.py"
