@@ -85,7 +85,7 @@ def _view_plan(state: ServiceState) -> dict[str, Any]:
             }
             for query in spec.queries
         ],
-        "unit": name_unit(spec.windows.panes),
+        "epsilon_is_for": name_unit(spec.windows.panes),
         "private": [
             {
                 "name": one.name,
