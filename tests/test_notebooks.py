@@ -25,7 +25,6 @@ def list_kinds(cell: Any) -> list[set[str]]:
     return [set(kind) for kind, _ in groupby(kinds)]
 
 
-@pytest.mark.cases(1)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_shows_what_is_stored_in_it(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
