@@ -34,7 +34,7 @@ ROWS = st.fixed_dictionaries(
         "x": st.none() | st.floats(allow_nan=False, allow_infinity=False, width=32),
         "s": st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
         "b": st.none() | st.booleans(),
-        "other": st.none() | st.integers(0, 9) | st.lists(st.integers(), max_size=2),
+        "other": st.none() | st.integers(0, 9) | st.lists(st.integers(-(2**99), 2**99), max_size=2),
     },
 )
 GOOD = ROWS | st.lists(ROWS, max_size=3)
@@ -75,6 +75,14 @@ def test_rows_of_json_come_in_order_and_bad_payloads_are_rejected_alone(
     assert [number for number, _ in parsed.rejected] == [
         number for number, value in enumerate(values) if value is None
     ]
+
+
+@pytest.mark.parametrize("number", ["1e400", str(2**128), str(-(2**127) - 1)])
+@pytest.mark.parametrize("row", ['{"n": %s}', '{"n": 1, "other": [%s]}', '[{"n": 2}, {"other": %s}]'])
+def test_a_payload_with_a_number_that_is_too_large_is_rejected_alone(number: str, row: str) -> None:
+    parsed = parse([b'{"n": 5}', (row % number).encode(), b'[{"n": 7}]'])
+    assert parsed.frame["n"].to_list() == [5, 7]
+    assert [payload for payload, _ in parsed.rejected] == [1]
 
 
 @given(st.lists(GOOD | st.none(), max_size=12))
