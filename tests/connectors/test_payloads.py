@@ -78,7 +78,9 @@ def test_rows_of_json_come_in_order_and_bad_payloads_are_rejected_alone(
 
 
 @pytest.mark.parametrize("number", ["1e400", str(2**128), str(-(2**127) - 1)])
-@pytest.mark.parametrize("row", ['{"n": %s}', '{"n": 1, "other": [%s]}', '[{"n": 2}, {"other": %s}]'])
+@pytest.mark.parametrize(
+    "row", ['{"n": %s}', '{"n": 1, "other": [%s]}', '[{"n": 2}, {"other": %s}]']
+)
 def test_a_payload_with_a_number_that_is_too_large_is_rejected_alone(number: str, row: str) -> None:
     parsed = parse([b'{"n": 5}', (row % number).encode(), b'[{"n": 7}]'])
     assert parsed.frame["n"].to_list() == [5, 7]

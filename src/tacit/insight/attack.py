@@ -320,7 +320,10 @@ class _Guesses:
         subjects, own = self.subjects, np.tile(self.truth, repeats)
         spread = np.repeat(sums, np.diff(self.bounds))
         return [
-            _judge("window", own, alone, single, subjects, window=self.epsilon),
+            _judge(
+                "window", own, alone, single, subjects,
+                window=self.epsilon, share=_find_share(self.truth, self.model.groups),
+            ),
             _judge(
                 "window of the day", own, public.windows, smoothed, subjects,
                 window=self.epsilon, several=spread,
@@ -340,7 +343,10 @@ def _judge(
     *,
     window: Floats | None = None,
     several: Floats | None = None,
+    share: Floats | None = None,
 ) -> Guess:
+    """Judge guesses; bounds are for the true `share`, or for the prior where it is unknown."""
+    share = prior if share is None else share
     score, repeats = np.concatenate(found), len(found)
     before, people = np.tile(prior, repeats), np.tile(subjects, repeats)
     success, error = measure_success(truth, score, people)
@@ -349,11 +355,11 @@ def _judge(
     curves = {
         name: None
         if epsilon is None or not usable
-        else tuple(bound_detection(prior, epsilon, np.array(RATES)).tolist())
+        else tuple(bound_detection(share, epsilon, np.array(RATES)).tolist())
         for name, epsilon in bounds.items()
     }
     limits = {
-        name: None if epsilon is None else bound_success(prior, epsilon)
+        name: None if epsilon is None else bound_success(share, epsilon)
         for name, epsilon in bounds.items()
     }
     moved = np.abs(_log_odds(score) - _log_odds(before))
@@ -374,6 +380,15 @@ def _judge(
         None if window is None else float(window.max(initial=0.0)),
         None if several is None else float(several.max(initial=0.0)),
     )
+
+
+def _find_share(truth: Bits, groups: Whole) -> Floats:
+    """Return for each window the true share of occurrences in its group.
+
+    Guesses from a window's answers tell the windows of a group apart by nothing else, so the bounds
+    hold for these shares. For the prior they would hold only as far as it is right.
+    """
+    return np.asarray((np.bincount(groups, truth) / np.bincount(groups))[groups])
 
 
 def _detect(truth: Bits, score: Floats) -> tuple[float, ...] | None:

@@ -134,6 +134,7 @@ class Model:
         number = min(FOLDS, int(places.max(initial=0)) + 1)
         groups = int(sequences.groups.max(initial=0)) + 1
         self.occurred = occurred
+        self.groups = sequences.groups
         self._windows, self._sequences = len(sequences.groups), len(sequences.bounds) - 1
         folds = [
             _SequenceFold.of(sequences, places % number == fold, number > 1)
