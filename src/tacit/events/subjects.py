@@ -68,11 +68,20 @@ class Subjects:
 
     def slots(self, column: Column) -> Numbers:
         """Return each tuple's slot: UNKNOWN if unregistered, NO_SUBJECT without a subject."""
+        return self.find(column)[0]
+
+    def find(self, column: Column) -> tuple[Numbers, bool]:
+        """Return each tuple's slot as `slots` does, and whether all are known to be registered.
+
+        It is known where looking them up shows it anyway.
+        """
         if isinstance(column, pa.Array):
             if column.type.id in _SIGNED and not column.null_count:
-                return self._integers.find(column.to_numpy())  # the most common case
-            return self._slots(column, False)
-        return _joined([self._slots(chunk, False) for chunk in split_chunks(column)])
+                integers = column.to_numpy()
+                found = self._integers.find(integers)  # the most common case
+                return found, found is integers
+            return self._slots(column, False), False
+        return _joined([self._slots(chunk, False) for chunk in split_chunks(column)]), False
 
     def learn(self, column: Column) -> Numbers:
         """Return each tuple's slot; register new subjects in order of first appearance."""
@@ -87,8 +96,11 @@ class Subjects:
     def enrol(self, names: Column | Sequence[int] | Sequence[str]) -> Numbers:
         """Register names that are not known yet; return the slot of each name."""
         if not isinstance(names, pa.Array | pa.ChunkedArray | pl.Series):
-            texts = [name if name is None else str(name) for name in names]
-            names = pa.array(texts, pa.large_string())
+            try:
+                names = pa.array(names, pa.large_string())
+            except (pa.ArrowInvalid, pa.ArrowTypeError):  # integers, or integers among texts
+                texts = [name if name is None else str(name) for name in names]
+                names = pa.array(texts, pa.large_string())
         if (self.slots(names) == NO_SUBJECT).any():
             raise ValueError("a subject's name must not be empty or null")
         return self.learn(names)

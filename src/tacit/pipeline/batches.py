@@ -95,6 +95,8 @@ class EventBatch:
     """The row of the first tuple."""
     before: int = NO_TIME
     """The source's progress before the first tuple."""
+    registered: bool = False
+    """Whether all slots are known not to be negative."""
     extents: RunExtents = NO_EXTENTS
     """Those of the runs of these tuples, if they are known."""
     staged: StagedPresence | None = None
@@ -114,13 +116,14 @@ class EventBatch:
         if slots is None:
             slots = self.slots[begin:end]
         if (begin, end) == (0, len(self.times)):
-            return replace(self, slots=slots)
+            return replace(self, slots=slots, registered=False)
         return replace(
             self,
             times=self.times[begin:end],
             slots=slots,
             masks=self.masks[begin:end],
             first=self.first + begin,
+            registered=False,
             extents=NO_EXTENTS,
             staged=None,
         )

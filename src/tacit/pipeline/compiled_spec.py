@@ -141,7 +141,7 @@ class CompiledSpec:
         """Extract the events from rows of a stream."""
         config = self.spec.streams[rows.stream]
         column = rows.table.column(config.subject)
-        slots = subjects.learn(column) if learn else subjects.slots(column)
+        slots, registered = (subjects.learn(column), False) if learn else subjects.find(column)
         times = to_microseconds(rows.table.column(config.time), config)
         types = self.extractors[rows.stream].find_types(rows.table)
-        return EventBatch(times, slots, types, rows)
+        return EventBatch(times, slots, types, rows, registered=registered)

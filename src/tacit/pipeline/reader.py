@@ -378,7 +378,7 @@ class Reader:
     def _extract(self, rows: Rows) -> EventBatch:
         """Extract the events of rows, and count them."""
         batch = self._extractor.extract(rows)
-        extents = RunExtents.measure(batch.times, batch.slots)
+        extents = RunExtents.measure(batch.times, batch.slots, registered=batch.registered)
         batch = replace(batch, extents=extents)
         # If a batch waits already, the run is behind, and this thread can do some of its work.
         behind = self._extracted - self._taken >= len(batch.times)

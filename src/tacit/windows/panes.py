@@ -324,7 +324,7 @@ def _insert(
     # Flat arrays, slices indexed from 0, and unsigned indices compile to the fastest code: a
     # signed index might count from the end.
     width, flat, bits = ring.shape[2], ring.reshape(-1), masks.reshape(-1)
-    coded, looked_up = len(codes) > 0, np.empty(RUN, np.uint64)
+    coded = len(codes) > 0
     start = stop = np.int64(0)  # the window of the previous tuple, likely the same
     pane = np.uint64(0)
     run_to = begin
@@ -336,43 +336,33 @@ def _insert(
             if run < len(skips) and skips[run]:
                 i = run_to - 1
                 continue
-            moments, owners, new = times[i:run_to], slots[i:run_to], looked_up[: run_to - i]
-            if run < len(runs) and runs[run] != NONE and coded:
-                pane = np.uint64(runs[run] % len(ring) * ring.shape[1])
-                start = stop = np.int64(0)
-                kinds = codes[i:run_to]
-                for k in range(len(owners)):
-                    flat[pane + np.uint64(owners[k])] |= bits[kinds[k]]
-                i = run_to - 1
-                continue
-            if coded:
-                kinds = codes[i:run_to]
-                for k in range(len(new)):
-                    new[k] = bits[kinds[k]]
-            else:
-                new = bits[i:run_to]
+            moments, owners = times[i:run_to], slots[i:run_to]
             if run < len(runs) and runs[run] != NONE:
-                pane = np.uint64(runs[run] % len(ring) * ring.shape[1])
-                start = stop = np.int64(0)
-                for k in range(len(owners)):
-                    flat[pane + np.uint64(owners[k])] |= new[k]
-                i = run_to - 1
-                continue
-            refused, earliest, latest = find_extent(moments, verdicts[i:run_to])
-            window = latest // size
+                refused, window = np.uint8(TAKEN), runs[run]
+                earliest = window * size
+            else:
+                refused, earliest, latest = find_extent(moments, verdicts[i:run_to])
+                window = latest // size
             start, stop = window * size, (window + 1) * size
             pane = np.uint64(window % len(ring) * ring.shape[1])
-            if refused == TAKEN and earliest >= start:
-                for k in range(len(owners)):
-                    flat[pane + np.uint64(owners[k])] |= new[k]
-                i = run_to - 1
-                continue
             if refused == TAKEN and earliest >= start - size:
-                # All in two consecutive windows: select without a branch.
+                # All in this window, or some in the one before: select without a branch.
                 before = np.uint64((window - 1) % len(ring) * ring.shape[1])
-                for k in range(len(owners)):
-                    place = pane if moments[k] >= start else before
-                    flat[place + np.uint64(owners[k])] |= new[k]
+                step = pane - before  # it may wrap around, and then the sum wraps back
+                if coded and earliest >= start:
+                    kinds = codes[i:run_to]
+                    for k in range(len(owners)):
+                        flat[pane + np.uint64(owners[k])] |= bits[kinds[k]]
+                elif coded:
+                    kinds = codes[i:run_to]
+                    for k in range(len(owners)):
+                        place = before + step * np.uint64(moments[k] >= start)
+                        flat[place + np.uint64(owners[k])] |= bits[kinds[k]]
+                else:
+                    new = bits[i:run_to]
+                    for k in range(len(owners)):
+                        place = before + step * np.uint64(moments[k] >= start)
+                        flat[place + np.uint64(owners[k])] |= new[k]
                 i = run_to - 1
                 continue
         if verdicts[i] != TAKEN:
