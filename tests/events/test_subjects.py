@@ -68,6 +68,7 @@ def test_names_are_numbered_as_a_dictionary_of_texts_would(drawn: list[Batch]) -
         column = pa.array(values, kind)
         column = column.dictionary_encode() if coded and kind != pa.string_view() else column
         found = subjects.learn(column) if learning else subjects.slots(column)
+        assert subjects.find(column)[1] <= bool((subjects.slots(column) >= 0).all())
         assert found.dtype == np.int32
         assert found.tolist() == expected(known, values, learning)
         assert subjects.names.to_pylist() == list(known)
@@ -108,6 +109,7 @@ def test_only_how_a_number_is_written_is_found_by_its_value() -> None:
     found = subjects.slots(asked)
     spelled = subjects.slots(asked.cast(pa.string()))
     assert found.tolist() == spelled.tolist()
+    assert not subjects.find(asked)[1]
     names = [None if slot < 0 else subjects.names[slot].as_py() for slot in found.tolist()]
     assert names == ["7", "-7", "0", LARGE[0], LARGE[2], None]
     assert subjects.slots(pa.array([2**63, 2**64 - 1], pa.uint64())).tolist() == [
@@ -266,3 +268,12 @@ def test_names_are_the_same_array_until_there_are_more() -> None:
     subjects.add(["b"])
     assert before.to_pylist() == ["a"]
     assert subjects.names.to_pylist() == ["a", "b"]
+
+
+def test_integers_that_are_their_own_slots_are_known_to_be_registered() -> None:
+    subjects = Subjects()
+    subjects.add(range(5))
+    for values, known in (([4, 0, 2], True), ([4, 5], False), ([-1, 0], False), ([], True)):
+        slots, registered = subjects.find(pa.array(values, pa.int32()))
+        assert registered == known
+        assert (slots >= 0).all() or not registered
