@@ -358,6 +358,12 @@ FAULTS: Final = (
     ),
     # pipeline
     fault(
+        "pipeline/pacing.py",
+        "own[chosen] & (prices[number][chosen] > 0)",
+        "own[chosen]",
+        "privacy/test_pacing.py",
+    ),
+    fault(
         "pipeline/accountant.py",
         "exhausted = self._find_exhausted(closed, accounts, start, own, counted)",
         "exhausted = accounts.find_exhausted(start, counted)",
