@@ -80,9 +80,8 @@ def test_a_limit_that_a_window_costs_nothing_does_not_hold_it_back() -> None:
     pacer = Pacer(spec, [Pacing(np.zeros(1), demand)], SeededSource(1))
     policies, gains = np.zeros(4, np.int32), np.ones(4)
     prices = np.array([[0, 2, 2, 0], [2, 0, 2, 0]]) * NANO
-    paid = sum(
-        ~pacer.find_declined(accounts, DAY // 24, prices, gains, policies) for _ in range(400)
-    )
+    given = accounts, DAY // 24, prices, gains, policies
+    paid = np.sum([~pacer.find_declined(*given) for _ in range(400)], axis=0)
     # What costs the first pattern something is explored alone.
     assert paid[[0, 3]].tolist() == [400, 400]
     assert (paid[1:3] < 30).all()
