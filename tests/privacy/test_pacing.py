@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from tacit.durations import MICROSECONDS
 from tacit.evaluation.limited_runs import run_limited
 from tacit.evaluation.measurement import Streams, compute_statistics
+from tacit.ledger.accounts import Accounts
+from tacit.ledger.charges import Account
+from tacit.pipeline.pacing import Pacer
 from tacit.planning.planner import make_plan
 from tacit.privacy.noise import Noise
 from tacit.privacy.pacing import EXPLORED, Pacing, find_chances
@@ -60,6 +63,28 @@ def test_a_window_that_costs_something_is_explored_and_a_free_one_is_not_left_to
     prices = np.array([NANO, NANO, 0])
     found = find_chances(pacing(100, 1), "p", left, gains, prices, 0, DAY)
     assert found.tolist() == [EXPLORED, 2 / 24, 1.0]
+
+
+TWO = SPEC.replace(
+    "limit: 8 per day}", "limit: 8 per day}, {pattern: out, epsilon: 2, limit: 8 per day}"
+)
+
+
+def test_a_limit_that_a_window_costs_nothing_does_not_hold_it_back() -> None:
+    """Four subjects have spent the limit of the first pattern, and nothing of the second."""
+    spec, every = loads(TWO), np.ones(4, np.bool_)
+    accounts = Accounts(np.arange(4), [Account.of(one, every) for one in spec.private])
+    whole = np.array([[8 * NANO], [0]]) * every
+    accounts.charge(0, ~every, None, whole)
+    demand = {one.name: np.full((1, 24), 0.1) for one in spec.private}
+    pacer = Pacer(spec, [Pacing(np.zeros(1), demand)], SeededSource(1))
+    policies, gains = np.zeros(4, np.int32), np.ones(4)
+    prices = np.array([[0, 2, 2, 0], [2, 0, 2, 0]]) * NANO
+    given = accounts, DAY // 24, prices, gains, policies
+    paid = np.sum([~pacer.find_declined(*given) for _ in range(400)], axis=0)
+    # What costs the first pattern something is explored alone.
+    assert paid[[0, 3]].tolist() == [400, 400]
+    assert (paid[1:3] < 30).all()
 
 
 @pytest.mark.parametrize("seed", range(2))

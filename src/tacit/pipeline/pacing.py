@@ -75,9 +75,11 @@ class Pacer:
                             local,
                             account.horizon,
                         )
-                        # One random number decides for all patterns: a window is paid for whole.
+                        # One random number decides for all patterns that a window costs
+                        # something: it is paid for whole.
                         least = np.minimum(chances[chosen], found)
-                        chances[chosen] = np.where(own[chosen], least, chances[chosen])
+                        paying = own[chosen] & (prices[number][chosen] > 0)
+                        chances[chosen] = np.where(paying, least, chances[chosen])
         drawn = self._source.draw_octets(2 * len(chances)).view(np.uint16)
         return np.asarray(drawn >= chances * 65536)
 

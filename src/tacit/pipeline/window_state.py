@@ -271,7 +271,7 @@ class WindowState:
     def _remember(self, closed: ClosedWindows) -> RunMemory:
         """Return what protectors remember, and what is public about subjects."""
         if not self.evaluator.remembers:
-            return RunMemory(self.memory)
+            return RunMemory(self.memory, since=None if self.settled else closed.since)
         if len(self._keys) != len(self.subjects):
             self._keys = hash_names(self.subjects.names)
         return RunMemory(self.memory, since=closed.since, keys=self._keys)

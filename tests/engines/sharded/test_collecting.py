@@ -254,6 +254,54 @@ def test_panes_are_not_drawn_again_for_windows_after_those_released(
         later.take(others)
 
 
+def remembering(folder: Path, lease: Lease) -> ShardedJob:
+    """A job whose plan has memory."""
+    spec = loads(PRIVATE.replace("3 per 10 min", "30 per 30 min"))
+    files = [("home", lasting(folder / "lasting.parquet"))]
+    inputs = assign(spec, [(stream, open_source(path)) for stream, path in files])
+    version = SpecVersion(spec, make_plan(spec, survey(spec, inputs, literal=False)))
+    assert version.plan.has_memory
+    return prepare(version, [(stream, str(path)) for stream, path in files], lease, shards=2)
+
+
+def test_no_belief_follows_from_noise_that_was_drawn_again(tmp_path: Path, ledger: Ledger) -> None:
+    """What was released and what was drawn again would both be told, for one charge."""
+    lease = ledger.take_over("job", "f")
+    job = remembering(tmp_path, lease)
+    lines, others = (Simulation(job, Random(seed)).run() for seed in (1, 1))
+    first = lines[0].first
+    early = Collector(job, lease)
+    early.take([line for line in lines if not line.finished and line.window < first + 5])
+    early.release()
+    again = Collector(job, ledger.take_over("job", "f"))
+    again.take(lines)  # the same once more is fine
+    later = Collector(job, ledger.take_over("job", "f"))
+    with pytest.raises(StateError, match="older than its last release"):
+        later.take(others)
+
+
+def test_answers_that_follow_from_dropped_noise_are_dropped(tmp_path: Path, ledger: Ledger) -> None:
+    """Shards that draw a window again draw all later ones again, too."""
+    lease = ledger.take_over("job", "f")
+    job = remembering(tmp_path, lease)
+    lines, others = (Simulation(job, Random(seed)).run() for seed in (1, 1))
+    second = lines[0].first + 1
+    collector = Collector(job, lease)
+    collector.take(line for line in lines if not line.finished)
+    collector.take(line for line in others if not line.finished and line.window <= second)
+    assert collector.release() == 2
+    collector.take(others)
+    collector.release()
+    assert collector.finished
+    with Ledger.open(str(tmp_path / "other.db")) as another:
+        alone = another.take_over("job", "f")
+        whole = Collector(remembering(tmp_path, alone), alone)
+        whole.take(others)
+        whole.release()
+        told = ["window_start", "subject", "query", "detected", "confidence"]
+        assert released(ledger, lease).select(told).equals(released(another, alone).select(told))
+
+
 def test_noise_that_is_drawn_again_for_a_released_window_is_never_heard_of(
     tmp_path: Path, ledger: Ledger
 ) -> None:

@@ -73,6 +73,8 @@ class Collector:
         self._lease = lease
         self._on_release = released
         self._windows = job.version.spec.windows
+        self._lasting = self._windows.panes > 1 or job.version.plan.has_memory
+        """Whether what is drawn for a window is used for later windows."""
         self._paced = any(one.pacing is not None for one in job.version.plan.mechanisms)
         self._accounts = lease.open_accounts(job.ids, job.accounts, job.zones)
         self._received: dict[int, dict[tuple[int, ...], ShardLine]] = {}
@@ -124,7 +126,7 @@ class Collector:
                 self._next = self._first = line.first
             if line.window >= self._next:
                 self._receive(line)
-            elif self._windows.panes > 1 and line.window == self._next - 1:
+            elif self._lasting and line.window == self._next - 1:
                 self._check_mark(line)
 
     def _receive(self, line: ShardLine) -> None:
@@ -136,8 +138,15 @@ class Collector:
         if not self._shards.issuperset(line.shards):
             raise StateError("a line from a shard is damaged")
         found = self._received.setdefault(line.window, {})
+        before = [one for one in found if not set(one).isdisjoint(line.shards)]
+        if self._lasting and any(found[one].mark != line.mark for one in before):
+            # Later windows follow from the draws that are dropped here.
+            for window, others in self._received.items():
+                if window > line.window:
+                    for known in [one for one in others if not set(one).isdisjoint(line.shards)]:
+                        del others[known]
         if line.shards not in found:
-            for known in [one for one in found if not set(one).isdisjoint(line.shards)]:
+            for known in before:
                 del found[known]
         found[line.shards] = line
 
@@ -255,12 +264,12 @@ class Collector:
             raise StateError(_OTHERS)
 
     def _check_mark(self, line: ShardLine) -> None:
-        """Refuse to continue if noise would be drawn twice for a pane."""
+        """Refuse to continue if later windows would follow from noise that was drawn again."""
         if any(self._last.get(str(shard)) != line.mark for shard in line.shards):
             raise StateError(
                 "the job was started from a state that is older than its last release: noise would"
-                " be drawn again for panes of released windows. Start it from its last checkpoint"
-                " or savepoint"
+                " be drawn again, and used beside what was released. Start it from its last"
+                " checkpoint or savepoint, or as another run"
             )
 
     def _start(self, window: int) -> int:

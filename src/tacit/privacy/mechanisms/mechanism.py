@@ -151,6 +151,19 @@ class WindowBits:
         """The number of subjects."""
         return int(self.closed.words.shape[1])
 
+    def find_counted(self, slots: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Return `[window and subject]`: whether these subjects are registered; None if all are.
+
+        Other subjects have slots too, if they occurred too late to be learned: which ones is
+        private, so nothing that is decided for all subjects may depend on their rows.
+        """
+        memory = self.memory
+        if memory is None or memory.since is None:
+            return None
+        numbers = self.closed.first + np.arange(len(self.bits))
+        found = memory.since[slots] <= numbers[:, np.newaxis]
+        return None if found.all() else found.reshape(-1)
+
 
 @dataclass(frozen=True, slots=True)
 class PlanGoal:

@@ -145,16 +145,23 @@ class Contexts:
             self._append(keys, list(planned.values()))
 
     def draw(
-        self, signals: NDArray[np.uint64], values: NDArray[np.uint64], windows: int
+        self,
+        signals: NDArray[np.uint64],
+        values: NDArray[np.uint64],
+        windows: int,
+        counted: Bits | None = None,
     ) -> DrawnSymbols:
-        """Draw the symbols of some windows, given as words: `[window and subject][word]`."""
+        """Draw the symbols of some windows, given as words: `[window and subject][word]`.
+
+        Which contexts get channels of their own depends on the `counted` rows alone; None is all.
+        """
         if not self._signals:
             signals = np.zeros((len(values), 1), np.uint64)
         numbers = self._keys.look_up(signals)
         if self._new is not None:
             if numbers.min(initial=0) < 0:
-                self._add_new(self._new, signals, numbers, windows)
-            self.pass_windows(len(signals))
+                self._add_new(self._new, signals, numbers, windows, counted)
+            self.pass_windows(_count_rows(counted, len(signals)))
         none_other = numbers.min(initial=0) >= 0
         other = np.empty(0, np.int64) if none_other else np.flatnonzero(numbers < 0)
         width = max(self._most_blocks, self._book.blocks if len(other) else 1)
@@ -179,16 +186,21 @@ class Contexts:
         signals: NDArray[np.uint64],
         numbers: NDArray[np.int32],
         windows: int,
+        counted: Bits | None,
     ) -> None:
         """Design contexts that are new, as far as the budget allows, window by window."""
         size = len(signals) // windows
-        for window in np.unique(np.flatnonzero(numbers < 0) // size).tolist():
+        unknown = numbers < 0 if counted is None else (numbers < 0) & counted
+        for window in np.unique(np.flatnonzero(unknown) // size).tolist():
             own = slice(window * size, (window + 1) * size)
             self._append_designed(designing.collect())
             unknown = self._keys.look_up(signals[own]) < 0
+            if counted is not None:
+                unknown &= counted[own]
             if unknown.any():
-                new = designing.design(signals[own][unknown], (window + 1) * size)
-                self._append_designed(new)
+                stop = (window + 1) * size
+                passed = _count_rows(None if counted is None else counted[:stop], stop)
+                self._append_designed(designing.design(signals[own][unknown], passed))
             numbers[own] = self._keys.look_up(signals[own])
 
     def _append_designed(self, designed: DesignedContexts | None) -> None:
@@ -426,6 +438,11 @@ class Contexts:
         self._rows |= dict(zip(new, begins, strict=True))
         self.sampler.extend(list(new.values()))
         return np.array([self._rows[id(d.channel)] for d in designs], np.int64)
+
+
+def _count_rows(counted: Bits | None, rows: int) -> int:
+    """Return how many of some rows count; None is all."""
+    return rows if counted is None else int(np.count_nonzero(counted))
 
 
 def _find_places(

@@ -89,16 +89,17 @@ class ChannelProtector(Protector):
         shape = (len(windows.bits), len(self._questions), windows.bits.shape[2])
         result = np.empty(shape, np.uint64)
         result[:, self._exact] = windows.bits[:, self._exact_columns]
+        counted = windows.find_counted(slots)
         if own is None:
             symbols = self._pass.run(
-                windows.bits, windows.slots, self._source, self._workers, result
+                windows.bits, windows.slots, self._source, self._workers, result, counted
             )
             if symbols is not None:
                 return result, self._make_certainty(symbols, windows, slots)
         inputs = zip(self._contexts, self._inputs(windows, slots, own), strict=True)
         drawn = self._parallel(
             [
-                partial(contexts.draw, signals, variables, len(windows.bits))
+                partial(contexts.draw, signals, variables, len(windows.bits), counted)
                 for contexts, (signals, variables) in inputs
             ]
         )

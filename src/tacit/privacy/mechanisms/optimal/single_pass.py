@@ -174,11 +174,13 @@ class SinglePass:
         source: RandomSource,
         workers: Workers,
         result: Words,
+        counted: NDArray[np.bool_] | None = None,
     ) -> Callable[[int], DrawnSymbols] | None:
         """Write `result[window][query][word]` for queries about private events.
 
         Return what gives the symbols of a component, or None if this is not the usual case. Whether
         it is depends only on public events; symbols that were drawn until then are forgotten.
+        `counted` says which rows make time for new contexts; None is all.
         """
         if not self._usable:
             return None
@@ -224,8 +226,9 @@ class SinglePass:
             self._calls_to_skip = 2**self._failures - 1
             return None
         self._failures = 0
+        passed = len(bits) * slots if counted is None else int(np.count_nonzero(counted))
         for one in self._contexts:
-            one.pass_windows(len(bits) * slots)
+            one.pass_windows(passed)
         return cache(partial(tables.find_symbols, entries))
 
     def _find_tables(self, rows: int) -> _PassTables | None:

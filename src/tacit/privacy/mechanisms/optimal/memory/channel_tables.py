@@ -38,6 +38,7 @@ from tacit.privacy.sampling import Sampler
 from tacit.privacy.staircase import ChannelProblem
 
 Floats = NDArray[np.float64]
+Bits = NDArray[np.bool_]
 
 _MOST_TRUTHS: Final = 1 << 22
 """The largest number of values and parts, of all contexts, that are tabulated."""
@@ -141,22 +142,23 @@ class ChannelTables:
             self._append_own(keys, list(planned.values()))
             self._planned = dict(zip(planned, self._own[:-1].tolist(), strict=True))
 
-    def find_contexts(self, signals: Words) -> Numbers:
+    def find_contexts(self, signals: Words, counted: Bits | None = None) -> Numbers:
         """Return the number of each row's context.
 
-        The rows are the subjects of one window, whatever they draw.
+        The rows are the subjects of one window, whatever they draw. Which contexts get channels of
+        their own depends on the `counted` rows alone; None is all.
         """
         found = self._keys.look_up(signals)
         is_new = found.min(initial=0) < 0
         if self._new is not None:
-            if is_new:
+            own = signals if counted is None else signals[counted]
+            if is_new and (counted is None or found[counted].min(initial=0) < 0):
                 self._append_designed(self._new.collect())
-                found = self._keys.look_up(signals)
-                unknown = found < 0
+                unknown = self._keys.look_up(own) < 0
                 if unknown.any():
-                    self._append_designed(self._new.design(signals[unknown], len(signals)))
-                    found = self._keys.look_up(signals)
-            self._new.pass_windows(len(signals))
+                    self._append_designed(self._new.design(own[unknown], len(own)))
+                found = self._keys.look_up(signals)
+            self._new.pass_windows(len(own))
         # Without contexts that the book serves, keys and contexts have the same numbers.
         numbers = self._own[found] if len(self._served) else found
         if is_new and found.min() < 0:

@@ -389,8 +389,12 @@ class MemoryProtector(Protector):
         """Find the contexts of a window, and the transitions at its time."""
         start = np.array([(windows.closed.first + window) * self._pane])
         hour = int(find_hours(to_local(start, self._zone))[0])
+        slots, number = _list_slots(windows, windows.own), windows.closed.first + window
+        registered = _memory(windows).is_registered(slots, number)
+        counted = None if registered.all() else registered
         contexts = [
-            one.tables.find_contexts(own) for one, own in zip(self._filters, signals, strict=True)
+            one.tables.find_contexts(own, counted)
+            for one, own in zip(self._filters, signals, strict=True)
         ]
         tables = [
             learner.tables(steps, one.find_slot(hour))

@@ -185,7 +185,7 @@ class SimulatedPayments:
                 found = find_chances(
                     self._pacing, self._names[number], left, gains, total, local, limit.horizon
                 )
-                chances = np.minimum(chances, found)
+                chances = np.where(prices[number] > 0, np.minimum(chances, found), chances)
         silent |= self._random.random(len(silent)) >= chances
         self._spent += np.where(silent | ~self._sequences.known[window], 0, prices)
         return silent
