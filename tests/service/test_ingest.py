@@ -121,6 +121,25 @@ def test_every_format_gives_the_same_answers(service: Running) -> None:
     assert found["twice"] == set()
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_large_request_is_read_from_its_first_row_to_its_last(
+    service: Running, kind: str
+) -> None:
+    """It comes in one buffer, and is stored once though it is sent twice."""
+    many = [{"who": "t1", "at": 30, "kind": "x" * 20}] * 20_000
+    first, last = ({"who": "t2", "at": at, "kind": "c"} for at in (1, 59))
+    with service.client("source", "sensor") as client:
+        for again in (False, True):
+            sent = FORMATS[kind]([first, *many, last])
+            assert len(sent) > 500_000
+            response = post(client, sent, kind, **{"Tacit-Sequence": "0"})
+            assert response.json()["duplicate"] == again
+        post(client, lines([{"who": "t0", "at": 61, "kind": "b"}]))
+    service.wait(SUBJECTS * 2)
+    found = detected(service.service.options.ledger_place or "")
+    assert found == {"once": {(0, "t2")}, "twice": {(0, "t2")}}
+
+
 def test_a_request_that_is_repeated_is_stored_once(service: Running) -> None:
     one = [{"who": "t1", "at": 1, "kind": "c"}]
     with service.client("source", "sensor") as client:

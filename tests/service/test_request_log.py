@@ -24,7 +24,7 @@ def request(payload: bytes, sequence: int | None = None, stream: str = "s") -> I
 
 def payloads(log: RequestLog, after: int = 0, most: int = 1 << 20) -> list[bytes]:
     """What is stored in the stream, in order."""
-    return [one.payload for one in log.read("s", after, most)]
+    return [bytes(one.payload) for one in log.read("s", after, most)]
 
 
 def files(place: Path) -> list[Path]:

@@ -210,10 +210,13 @@ class _SinkDelivery(threading.Thread):
     def run(self) -> None:
         """Deliver what waits, then wait for more."""
         try:
-            after = self._retry(self._recover)
+            after, recovered = self._retry(self._recover), False
             while True:
-                waiting = self._retry(self._next, after)
+                # Then all that the ledger has for this sink was enqueued here.
+                done = recovered and not self._left and not self._stopping.is_set()
+                waiting = None if done else self._retry(self._next, after)
                 if waiting is None:
+                    recovered = True
                     self._wait_for_release()
                 else:
                     self._deliver(waiting)

@@ -12,6 +12,8 @@ import pyarrow as pa
 from tacit.errors import LedgerError
 
 BodyFormat: TypeAlias = Literal["jsonl", "json", "cbor", "arrow"]
+Body: TypeAlias = bytes | bytearray
+"""Nobody changes it."""
 REQUEST_BYTES: Final = 256
 """About how many bytes a request takes beside its payload."""
 
@@ -35,7 +37,7 @@ class IngestRequest:
     stream: str
     producer: str
     coding: BodyFormat
-    payload: bytes
+    payload: Body
     sequence: int | None = None
     """Counted by the producer; None if it does not count."""
     table: pa.Table | None = None
@@ -49,7 +51,7 @@ class StoredRequest:
     number: int
     stream: str
     coding: BodyFormat
-    payload: bytes
+    payload: Body
     table: pa.Table | None = None
     """As in `IngestRequest`; None if it was read from disk."""
 

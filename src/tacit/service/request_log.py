@@ -25,6 +25,7 @@ from typing import Any, Final
 from tacit.errors import LedgerError, LedgerLostError
 from tacit.ledger.database import LOCK_TIMEOUT
 from tacit.service.ingest_requests import (
+    Body,
     BodyFormat,
     IngestRequest,
     Insertion,
@@ -76,10 +77,10 @@ class _LogFile:
 class _Append:
     """Records that are appended together."""
 
-    buffers: list[bytes] = field(default_factory=list)
+    buffers: list[Body] = field(default_factory=list)
     size: int = 0
 
-    def add(self, about: Mapping[str, Any], payload: bytes) -> int:
+    def add(self, about: Mapping[str, Any], payload: Body) -> int:
         """Add a record; return where its payload begins, seen from the first record."""
         text = json.dumps(about).encode()
         checksum = zlib.crc32(payload, zlib.crc32(text))
@@ -336,7 +337,7 @@ def _read(descriptor: int, offset: int, size: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _write(descriptor: int, offset: int, buffers: Sequence[bytes]) -> None:
+def _write(descriptor: int, offset: int, buffers: Sequence[Body]) -> None:
     """Write all of these at a place."""
     waiting = [memoryview(buffer) for buffer in buffers if buffer]
     while waiting:

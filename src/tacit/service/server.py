@@ -14,6 +14,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from tacit.errors import TacitError
+from tacit.service.body_protocol import BodyProtocol
 from tacit.service.state import ReleaseSignal
 
 _START_SECONDS: Final = 10.0
@@ -44,6 +45,7 @@ class Server:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
+                http=BodyProtocol,
                 log_config=None,  # our log leaves out what libraries quote
                 access_log=False,
                 server_header=False,

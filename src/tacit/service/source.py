@@ -22,7 +22,7 @@ from tacit.connectors.payloads import PayloadParser
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, Rejected, Source, encode_keys
 from tacit.service.inbox import Inbox
-from tacit.service.ingest_requests import BodyFormat, StoredRequest, iterate_codings
+from tacit.service.ingest_requests import Body, BodyFormat, StoredRequest, iterate_codings
 
 _IDLE_SECONDS: Final = 0.1
 _MOST_BYTES: Final = 4 << 20
@@ -140,7 +140,7 @@ class RequestParser:
         self, coding: BodyFormat, requests: Sequence[StoredRequest]
     ) -> tuple[pl.DataFrame, NDArray[np.int64], list[Rejected]]:
         parser = PayloadParser(self._columns, "cbor" if coding == "cbor" else "json")
-        parsed = parser.parse([request.payload for request in requests])
+        parsed = parser.parse([bytes(request.payload) for request in requests])
         own = np.array([request.number for request in requests], np.int64)
         rejected = [
             Rejected(int(own[number]), reason, _show(coding, requests[number].payload))
@@ -225,5 +225,5 @@ def find_plain_type(kind: pa.DataType) -> pa.DataType | None:
     return kind if any(check(value) for check in checks) else None
 
 
-def _show(coding: BodyFormat, payload: bytes) -> str:
+def _show(coding: BodyFormat, payload: Body) -> str:
     return payload.hex() if coding == "cbor" else payload.decode(errors="replace")

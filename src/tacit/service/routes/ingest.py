@@ -14,8 +14,10 @@ from pydantic import BaseModel, ConfigDict
 
 from tacit.service.access import authorise
 from tacit.service.arrow_streams import ArrowStreamError, read_arrow_stream
+from tacit.service.body_protocol import receive_body
 from tacit.service.dependencies import LARGEST_ID, get_state
 from tacit.service.ingest_requests import (
+    Body,
     BodyFormat,
     InboxFullError,
     IngestRequest,
@@ -182,7 +184,7 @@ def _find_coding(request: Request) -> BodyFormat:
     return _CODINGS[kind]
 
 
-async def _read_body(request: Request) -> bytes:
+async def _read_body(request: Request) -> Body:
     """Read the body, if it is small enough and arrives in time."""
     length = request.headers.get("content-length", "0")
     too_large = Problem(413, f"send at most {LARGEST_BODY >> 20} MiB in one request")
@@ -191,6 +193,8 @@ async def _read_body(request: Request) -> bytes:
     parts, size = [], 0
     try:
         async with asyncio.timeout(BODY_SECONDS):
+            if length.isdigit() and (whole := await receive_body(request, int(length))) is not None:
+                return whole
             async for part in request.stream():
                 parts.append(part)
                 size += len(part)
@@ -201,7 +205,7 @@ async def _read_body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def _read_arrow(payload: bytes) -> pa.Table:
+def _read_arrow(payload: Body) -> pa.Table:
     try:
         return read_arrow_stream(payload, LARGEST_BODY)
     except (ArrowStreamError, pa.ArrowException, OSError, ValueError) as error:
