@@ -39,8 +39,8 @@ from tacit.pipeline.sources import (
 
 _QUOTE, _LF, _CR = 34, 10, 13
 _OTHER_DELIMITERS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
-_PIECE: Final = 1 << 21
-"""Bytes in a piece of a file: few enough to stay in the processor's cache."""
+_SMALLER: Final = 4
+"""How many times smaller pieces of a file are than usual: they stay in the processor's cache."""
 _UNCLOSED: Final = -1
 """The number of fields of a line with an unclosed quote."""
 
@@ -53,7 +53,7 @@ class CsvSource(Source):
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
-        self._pieces = FilePieces(path, self.name, _PIECE)
+        self._pieces = FilePieces(path, self.name, _SMALLER)
         self.total = self._pieces.size()
         self._names: list[str] | None = None
         self._begin: dict[str, int] | None = None

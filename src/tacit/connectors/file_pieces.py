@@ -20,7 +20,7 @@ from tacit.errors import SourceError
 PIECE = 1 << 23
 """Bytes in a piece: with less, the parsers' threads do not pay off."""
 _ROOM = 1 << 12
-"""Bytes before a piece for the end of the one before it."""
+"""The most bytes before a piece, for the end of the one before it."""
 LONGEST_LINE = 1 << 26
 """A longer line means that the file is not a text file."""
 CODECS = {".gz": "gzip", ".zst": "zstd"}
@@ -50,10 +50,10 @@ class FilePiece(NamedTuple):
 class FilePieces:
     """The bytes of a file, readable many times, or of an open descriptor, readable once."""
 
-    def __init__(self, place: Path | int, name: str, piece: int = PIECE) -> None:
-        """`piece` is the number of bytes in a piece of a file."""
+    def __init__(self, place: Path | int, name: str, smaller: int = 1) -> None:
+        """Pieces of a file are `smaller` times smaller than usual."""
         self.name = name
-        self._piece = piece
+        self._smaller = smaller
         self._place = place
         self._heads: list[FilePiece] = []
         self._reader: Iterator[FilePiece] | None = None
@@ -81,7 +81,7 @@ class FilePieces:
                     f"{self.name} is shorter than it was: it was cut short, or is another file. "
                     "Restore it"
                 )
-            yield from _read_file(self._place, self._piece, offset)
+            yield from _read_file(self._place, max(1, PIECE // self._smaller), offset)
 
     def peek(self) -> bytes:
         """Return the start, up to the first non-blank line at least, without consuming it."""
@@ -125,7 +125,7 @@ class FilePieces:
             if isinstance(self._place, int):
                 yield from _read_pipe(self._place)
             else:
-                yield from _read_file(self._place, self._piece)
+                yield from _read_file(self._place, max(1, PIECE // self._smaller))
 
 
 def _read_file(path: Path, size: int, offset: int = 0) -> Iterator[FilePiece]:
@@ -134,13 +134,14 @@ def _read_file(path: Path, size: int, offset: int = 0) -> Iterator[FilePiece]:
         file.seek(offset)
         stream = pa.CompressedInputStream(file, codec) if codec else file
         with closing(stream):
+            room = min(_ROOM, size // 8)
             while True:
                 buffer = allocate(size, np.uint8)
-                found = stream.readinto(buffer[_ROOM:])
+                found = stream.readinto(buffer[room:])
                 if not found:
                     return
-                buffer = buffer[: _ROOM + found]
-                yield FilePiece(buffer.data[_ROOM:], file.tell(), buffer)
+                buffer = buffer[: room + found]
+                yield FilePiece(buffer.data[room:], file.tell(), buffer)
 
 
 def _read_pipe(descriptor: int) -> Iterator[FilePiece]:
