@@ -137,6 +137,9 @@ def _convert(array: pa.Array, to: ColumnType, stream: Stream) -> pa.Array:
         return pa.nulls(len(array), _converted_type(pa.string(), to))
     if to in ("number", "integer") and _is_plain_text(array.type):
         return _parse_numbers(array, to, stream)
+    if to == "time" and _is_plain_text(array.type):
+        (chunk,) = split_chunks(_to_moments(to_microseconds(array, stream)))
+        return chunk
     series = pl.Series(array)
     if series.dtype in (pl.String, pl.Categorical, pl.Enum):
         converted = convert_text(series.cast(pl.String), to, stream)
