@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.connectors import file_pieces
-from tacit.connectors.csv import CsvSource
+from tacit.connectors.csv import CsvParser, CsvSource
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, Rejected
 
@@ -203,3 +205,39 @@ def test_a_header_without_commas_gives_a_hint(tmp_path: Path, delimiter: str, wo
     (tmp_path / "in.csv").write_text(f"who{delimiter}at\n1{delimiter}2\n")
     with pytest.raises(SourceError, match=f"separated by {words}, add delimiter: "):
         CsvSource(tmp_path / "in.csv").schema()
+
+
+PLAIN = st.text(st.characters(max_codepoint=127, exclude_characters='\n\r",;'), max_size=12)
+
+
+@given(
+    st.lists(st.tuples(PLAIN, PLAIN, PLAIN), max_size=12),
+    st.lists(st.sampled_from(["\n", "\r\n", "\r", "\n\n", "\r\r\n"]), min_size=12, max_size=12),
+    st.booleans(),
+    st.sampled_from([["a", "b", "c"], ["c", "a"], ["b"]]),
+    st.sampled_from([",", ";"]),
+)
+def test_plain_lines_are_read_as_pyarrow_reads_them(
+    rows: list[tuple[str, ...]],
+    breaks: list[str],
+    ended: bool,
+    columns: list[str],
+    delimiter: str,
+) -> None:
+    lines = [f"{delimiter.join(row)}{end}" for row, end in zip(rows, breaks, strict=False)]
+    data = "".join(lines).encode()
+    data = data if ended else data.rstrip(b"\r\n")
+    kinds = pa.schema([(name, pa.string()) for name in columns])
+    found = CsvParser(["a", "b", "c"], columns, [], delimiter)._read(data)
+    assert found.schema == kinds
+    if not data:
+        assert not found.num_rows
+        return
+    expected = pacsv.read_csv(
+        pa.BufferReader(data),
+        pacsv.ReadOptions(column_names=["a", "b", "c"]),
+        pacsv.ParseOptions(delimiter=delimiter),
+        pacsv.ConvertOptions(column_types=kinds, include_columns=columns),
+    )
+    assert found.to_pydict() == expected.to_pydict()
+    found.validate(full=True)

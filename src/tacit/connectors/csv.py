@@ -2,8 +2,9 @@
 
 A record is always one line: a quote that is not closed on its line makes that line unreadable, so
 a record cannot include the ones after it. A compiled scan finds the lines and their numbers of
-fields. Unreadable lines are removed with their numbers. PyArrow, which has the same quoting rules,
-parses the rest block by block, every field as text.
+fields. Unreadable lines are removed with their numbers. The rest is parsed block by block, every
+field as text: by a compiled loop if there are no quotes and only ASCII characters, else by PyArrow,
+which has the same quoting rules.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
+from tacit.buffers import allocate
 from tacit.connectors.file_pieces import LONGEST_LINE, FilePiece, FilePieces
 from tacit.connectors.salvage import salvage
 from tacit.errors import SourceError
+from tacit.events.columns import freeze
 from tacit.kernels import compiled
 from tacit.pipeline.sources import (
     Batch,
@@ -36,6 +39,8 @@ from tacit.pipeline.sources import (
 
 _QUOTE, _LF, _CR = 34, 10, 13
 _OTHER_DELIMITERS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_SMALLER: Final = 4
+"""How many times smaller pieces of a file are than usual: they stay in the processor's cache."""
 _UNCLOSED: Final = -1
 """The number of fields of a line with an unclosed quote."""
 
@@ -48,7 +53,7 @@ class CsvSource(Source):
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
-        self._pieces = FilePieces(path, self.name)
+        self._pieces = FilePieces(path, self.name, _SMALLER)
         self.total = self._pieces.size()
         self._names: list[str] | None = None
         self._begin: dict[str, int] | None = None
@@ -90,7 +95,7 @@ class CsvSource(Source):
 class CsvBlock(NamedTuple):
     """Whole lines: their starts, numbers of fields, and line numbers."""
 
-    data: bytes
+    data: memoryview
     starts: NDArray[np.int64]
     fields: NDArray[np.int64]
     lines: NDArray[np.int64]
@@ -102,12 +107,13 @@ class CsvBlock(NamedTuple):
     def record(self, number: int) -> bytes:
         """Return the bytes of one line, with its line break."""
         after = number + 1
-        return self.data[
-            self.starts[number] : self.starts[after] if after < len(self.starts) else None
-        ]
+        end = self.starts[after] if after < len(self.starts) else None
+        return bytes(self.data[self.starts[number] : end])
 
-    def only(self, keep: NDArray[np.bool_]) -> bytes:
-        """Return the bytes of these lines only."""
+    def only(self, keep: NDArray[np.bool_]) -> bytes | memoryview:
+        """Return the bytes of these lines only; without a copy if these are all lines."""
+        if len(keep) and keep.all():
+            return self.data[self.starts[0] :]
         ends = np.append(self.starts[1:], len(self.data))
         edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))
         return b"".join(
@@ -130,6 +136,9 @@ class CsvParser:
         self._columns = list(columns)
         self._keys = keys
         self._parsing = pacsv.ParseOptions(delimiter=delimiter)
+        self._delimiter = ord(delimiter)
+        self._wanted = freeze(np.array([_find(name, self._columns) for name in names], np.int64))
+        """For each field of a line, the place of its column; negative if it is not wanted."""
 
     def parse(self, block: CsvBlock) -> Batch:
         """Parse the rows of a block; the caller sets the file's name."""
@@ -152,13 +161,29 @@ class CsvParser:
             None if counting else places,
         )
 
-    def _read(self, data: bytes) -> pa.Table:
+    def _read(self, data: bytes | memoryview) -> pa.Table:
         schema = pa.schema([(name, pa.string()) for name in self._columns])
         if not data:
             return schema.empty_table()
+        octets = freeze(np.frombuffer(data, np.uint8))
+        ends, plain = _count_ends(octets)
+        if plain and self._columns:
+            return self._split(octets, ends, schema)
         options = pacsv.ConvertOptions(column_types=schema, include_columns=self._columns)
         named = pacsv.ReadOptions(column_names=self._names)
         return pacsv.read_csv(pa.BufferReader(data), named, self._parsing, options)
+
+    def _split(self, data: NDArray[np.uint8], breaks: int, schema: pa.Schema) -> pa.Table:
+        """Parse whole lines without quotes, each of which has all fields."""
+        columns = len(self._columns)
+        ends = allocate((columns, breaks + 2), np.int32)
+        texts = allocate((columns, len(data)), np.uint8)
+        rows = _split_fields(data, self._delimiter, self._wanted, ends, texts)
+        arrays = []
+        for place in range(columns):
+            buffers = [None, pa.py_buffer(ends[place]), pa.py_buffer(texts[place])]
+            arrays.append(pa.Array.from_buffers(pa.string(), rows, buffers))
+        return pa.Table.from_arrays(arrays, schema=schema)
 
     def _salvage(self, block: CsvBlock, keep: NDArray[np.bool_]) -> pa.Table:
         """Parse the readable lines; clear `keep` for the others."""
@@ -221,17 +246,18 @@ def drop_header(block: CsvBlock) -> CsvBlock:
 
 
 def split_block(
-    data: bytes, line: int, position: int, *, last: bool, delimiter: str = ","
+    data: bytes | memoryview, line: int, position: int, *, last: bool, delimiter: str = ","
 ) -> tuple[CsvBlock | None, bytes, int]:
     """Split whole lines off `data`, which ends at `position`; return the rest and its line."""
-    octets = np.frombuffer(data, np.uint8)
-    places = np.empty((3, _count_ends(octets) + 1), np.int64)
+    octets = freeze(np.frombuffer(data, np.uint8))
+    places = allocate((3, _count_ends(octets)[0] + 1), np.int64)
     found, used, after = scan(octets, line, last, ord(delimiter), places)
     if not used:
-        return None, data, line
+        return None, bytes(data), line
     starts, fields, lines = places[:, :found]
-    block = CsvBlock(data[:used], starts, fields, lines, line, position, position - len(data))
-    return block, data[used:], after
+    whole = memoryview(data)
+    block = CsvBlock(whole[:used], starts, fields, lines, line, position, position - len(data))
+    return block, bytes(whole[used:]), after
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -257,9 +283,10 @@ def _blocks(
     """Split pieces at the ends of lines."""
     rest = b""
     position = 0
-    for data, position in pieces:
+    for piece in pieces:
+        position = piece.position
         block, rest, line = split_block(
-            rest + data, line, position, last=False, delimiter=delimiter
+            piece.after(rest), line, position, last=False, delimiter=delimiter
         )
         if block is not None:
             yield block
@@ -271,12 +298,54 @@ def _blocks(
 
 
 @compiled
-def _count_ends(data: NDArray[np.uint8]) -> int:
-    """Count the bytes that may end a line."""
-    found = 0
+def _count_ends(data: NDArray[np.uint8]) -> tuple[int, bool]:
+    """Count the bytes that may end a line; also return whether all are ASCII, and none a quote."""
+    found, other = 0, np.uint8(0)
     for byte in data:
         found += (byte == _LF) | (byte == _CR)
-    return found
+        other |= np.uint8(byte & np.uint8(128)) | np.uint8(byte == _QUOTE)
+    return found, other == 0
+
+
+def _find(name: str, columns: Sequence[str]) -> int:
+    return columns.index(name) if name in columns else -1
+
+
+@compiled
+def _split_fields(
+    data: NDArray[np.uint8],
+    delimiter: int,
+    wanted: NDArray[np.int64],
+    ends: NDArray[np.int32],
+    texts: NDArray[np.uint8],
+) -> int:
+    """Copy the fields of whole lines into the texts of their columns; return how many lines.
+
+    Every line has all fields, or is blank. `ends` becomes the offsets of each column's texts.
+    """
+    fields, rows, at, size = len(wanted), 0, np.uint64(0), np.uint64(len(data))
+    filled = np.zeros(len(ends), np.uint64)
+    ends[:, 0] = 0
+    while at < size:
+        if data[at] == _LF or data[at] == _CR:
+            at += np.uint64(1)
+            continue
+        rows += 1
+        for field in range(fields):
+            column = wanted[field]
+            if column < 0:
+                while at < size and data[at] != delimiter and data[at] != _LF and data[at] != _CR:
+                    at += np.uint64(1)
+            else:
+                to = filled[column]
+                while at < size and data[at] != delimiter and data[at] != _LF and data[at] != _CR:
+                    texts[column, to] = data[at]
+                    to += np.uint64(1)
+                    at += np.uint64(1)
+                filled[column] = to
+                ends[column, rows] = to
+            at += np.uint64(1)
+    return rows
 
 
 @compiled

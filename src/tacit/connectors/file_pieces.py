@@ -10,12 +10,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from tacit.buffers import allocate
 from tacit.errors import SourceError
 
 PIECE = 1 << 23
 """Bytes in a piece: with less, the parsers' threads do not pay off."""
+_ROOM = 1 << 12
+"""The most bytes before a piece, for the end of the one before it."""
 LONGEST_LINE = 1 << 26
 """A longer line means that the file is not a text file."""
 CODECS = {".gz": "gzip", ".zst": "zstd"}
@@ -28,15 +33,27 @@ UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 class FilePiece(NamedTuple):
     """Bytes, and the position in the stored file after them."""
 
-    data: bytes
+    data: bytes | memoryview
     position: int
+    buffer: NDArray[np.uint8] | None = None
+    """The memory that ends with these bytes, with some room before them."""
+
+    def after(self, rest: bytes) -> bytes | memoryview:
+        """Return the rest of the piece before and these bytes; without a copy if it is short."""
+        if self.buffer is None or len(rest) > len(self.buffer) - len(self.data):
+            return rest + self.data
+        start = len(self.buffer) - len(self.data) - len(rest)
+        self.buffer[start : start + len(rest)] = np.frombuffer(rest, np.uint8)
+        return self.buffer.data[start:]
 
 
 class FilePieces:
     """The bytes of a file, readable many times, or of an open descriptor, readable once."""
 
-    def __init__(self, place: Path | int, name: str) -> None:
+    def __init__(self, place: Path | int, name: str, smaller: int = 1) -> None:
+        """Pieces of a file are `smaller` times smaller than usual."""
         self.name = name
+        self._smaller = smaller
         self._place = place
         self._heads: list[FilePiece] = []
         self._reader: Iterator[FilePiece] | None = None
@@ -64,7 +81,7 @@ class FilePieces:
                     f"{self.name} is shorter than it was: it was cut short, or is another file. "
                     "Restore it"
                 )
-            yield from _read_file(self._place, offset)
+            yield from _read_file(self._place, max(1, PIECE // self._smaller), offset)
 
     def peek(self) -> bytes:
         """Return the start, up to the first non-blank line at least, without consuming it."""
@@ -96,9 +113,11 @@ class FilePieces:
     def _open(self) -> Iterator[FilePiece]:
         first = True
         for piece in self._raw():
-            if first and piece.data.startswith(UTF_16_BOMS):
+            head = bytes(piece.data[: len(BOM)])
+            if first and head.startswith(UTF_16_BOMS):
                 raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
-            yield piece._replace(data=piece.data.removeprefix(BOM)) if first else piece
+            marked = first and head == BOM
+            yield piece._replace(data=piece.data[len(BOM) :]) if marked else piece
             first = False
 
     def _raw(self) -> Iterator[FilePiece]:
@@ -106,17 +125,23 @@ class FilePieces:
             if isinstance(self._place, int):
                 yield from _read_pipe(self._place)
             else:
-                yield from _read_file(self._place)
+                yield from _read_file(self._place, max(1, PIECE // self._smaller))
 
 
-def _read_file(path: Path, offset: int = 0) -> Iterator[FilePiece]:
+def _read_file(path: Path, size: int, offset: int = 0) -> Iterator[FilePiece]:
     codec = CODECS.get(path.suffix.lower())
     with pa.OSFile(str(path)) as file:
         file.seek(offset)
         stream = pa.CompressedInputStream(file, codec) if codec else file
         with closing(stream):
-            while data := stream.read(PIECE):
-                yield FilePiece(data, file.tell())
+            room = min(_ROOM, size // 8)
+            while True:
+                buffer = allocate(size, np.uint8)
+                found = stream.readinto(buffer[room:])
+                if not found:
+                    return
+                buffer = buffer[: room + found]
+                yield FilePiece(buffer.data[room:], file.tell(), buffer)
 
 
 def _read_pipe(descriptor: int) -> Iterator[FilePiece]:

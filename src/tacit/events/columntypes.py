@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tacit.errors import SchemaError
 from tacit.events.columns import read_numbers, split_chunks, to_plain_text
+from tacit.events.numerals import parse_floats, parse_integers
 from tacit.events.streams import COLUMN_TYPES, ColumnType, Stream
 from tacit.events.times import NO_TIME, to_microseconds
 
@@ -134,6 +135,11 @@ def _convert(array: pa.Array, to: ColumnType, stream: Stream) -> pa.Array:
         return array
     if to not in _CONVERSIONS.get(_family(array.type), ()):
         return pa.nulls(len(array), _converted_type(pa.string(), to))
+    if to in ("number", "integer") and _is_plain_text(array.type):
+        return _parse_numbers(array, to, stream)
+    if to == "time" and _is_plain_text(array.type):
+        (chunk,) = split_chunks(_to_moments(to_microseconds(array, stream)))
+        return chunk
     series = pl.Series(array)
     if series.dtype in (pl.String, pl.Categorical, pl.Enum):
         converted = convert_text(series.cast(pl.String), to, stream)
@@ -147,6 +153,17 @@ def _convert(array: pa.Array, to: ColumnType, stream: Stream) -> pa.Array:
             converted = converted.set(~converted.is_finite(), None)
     (chunk,) = split_chunks(converted.rechunk())
     return chunk
+
+
+def _parse_numbers(array: pa.Array, to: ColumnType, stream: Stream) -> pa.Array:
+    """Convert texts to numbers: the usual ones in a compiled loop, the others as `convert_text`."""
+    values, left = parse_floats(array) if to == "number" else parse_integers(array)
+    if not left.any():
+        return pa.array(values)
+    others = convert_text(pl.Series(array.filter(pa.array(left))), to, stream)
+    values[left] = others.fill_null(0).to_numpy()
+    left[left] = others.is_null().to_numpy()
+    return pa.array(values, mask=left)
 
 
 def _is_done(array: pa.Array, to: ColumnType) -> bool:
@@ -177,6 +194,8 @@ def _family(kind: pa.DataType) -> ColumnType | None:
 def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
+    return _is_plain_text(kind) or bool(pa.types.is_string_view(kind))
+
+
+def _is_plain_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tacit.buffers import allocate
 from tacit.errors import SchemaError
 from tacit.events.columns import (
     NO_BITS,
@@ -21,6 +22,7 @@ from tacit.events.columns import (
     read_validity,
     split_chunks,
 )
+from tacit.events.numerals import NO_NUMBER, parse_digits
 from tacit.events.streams import Stream
 from tacit.kernels import compiled
 
@@ -106,13 +108,18 @@ def _parse_format(array: pa.Array, format_: str, zone: str) -> NDArray[np.int64]
 
 def _convert_numbers(array: pa.Array, unit: str | None) -> NDArray[np.int64]:
     """Convert numbers since 1970: below 10**11 they are seconds (until 5138), else milliseconds."""
-    small, large = (_PER[unit], _PER[unit]) if unit else (_PER["s"], _PER["ms"])
+    small, large = _units(unit)
     if pa.types.is_integer(array.type):
         return _scale(array, small, large)
     values = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
     times = np.empty(len(values), np.int64)
     _scale_floats(freeze(values), small, large, times)
     return times
+
+
+def _units(unit: str | None) -> tuple[int, int]:
+    """Return the microseconds in the unit of small numbers and of large ones."""
+    return (_PER[unit], _PER[unit]) if unit else (_PER["s"], _PER["ms"])
 
 
 def _scale(array: pa.Array, small: int, large: int) -> NDArray[np.int64]:
@@ -127,9 +134,8 @@ def _scale(array: pa.Array, small: int, large: int) -> NDArray[np.int64]:
 
 def _parse_texts(array: pa.Array, stream: Stream) -> NDArray[np.int64]:
     """Parse ISO 8601 or a number since 1970 (no text is both); anything else is NO_TIME."""
-    times = np.empty(len(array), np.int64)
-    naive = np.empty(len(array), np.bool_)
-    _parse(*read_text(array), *read_validity(array), times, naive)
+    times, naive = allocate(len(array), np.int64), allocate(len(array), np.bool_)
+    _parse(*read_text(array), *read_validity(array), *_units(stream.unit), times, naive)
     if stream.zone != "UTC" and naive.any():
         times[naive] = _to_utc(times[naive], stream.zone)
     other = times == NO_TIME
@@ -175,14 +181,19 @@ def _scale_integers(
         wrong = (values[row] >= 0) != (value >= 0)
         if wrong or (len(bits) and not bits[(offset + row) >> 3] >> ((offset + row) & 7) & 1):
             times[row] = NO_TIME
-            continue
-        per = small if -100_000_000_000 < value < 100_000_000_000 else large
-        if per < 0:
-            times[row] = value // -per
-        elif value > (2**63 - 1) // per or value < -((2**63 - 1) // per):
-            times[row] = NO_TIME
         else:
-            times[row] = value * per
+            times[row] = _scale_one(int(value), small, large)
+
+
+@compiled
+def _scale_one(value: int, small: int, large: int) -> int:
+    """Multiply a whole number by the microseconds in its unit."""
+    per = small if -100_000_000_000 < value < 100_000_000_000 else large
+    if per < 0:
+        return value // -per
+    if value > (2**63 - 1) // per or value < -((2**63 - 1) // per):
+        return NO_TIME
+    return value * per
 
 
 @compiled
@@ -202,6 +213,8 @@ def _parse(
     offsets: NDArray[np.integer],
     bits: NDArray[np.uint8],
     bit: int,
+    small: int,
+    large: int,
     times: NDArray[np.int64],
     naive: NDArray[np.bool_],
 ) -> None:
@@ -210,6 +223,10 @@ def _parse(
         times[row] = NO_TIME
         if len(bits) == 0 or bits[(bit + row) >> 3] >> ((bit + row) & 7) & 1:
             start, stop = int(offsets[row]), int(offsets[row + 1])
+            number = parse_digits(text, start, stop)
+            if number != NO_NUMBER:
+                times[row] = _scale_one(number, small, large)
+                continue
             while start < stop and text[start] <= 32:
                 start += 1
             while start < stop and text[stop - 1] <= 32:

@@ -18,6 +18,8 @@ from tacit.windows.clock import NONE
 
 _NOT_AWAITED: Final = "-"
 _SLOWEST: Final = "slowest"
+_LONGEST: Final = 24
+"""The bytes of a file: enough for any number."""
 
 
 class Progress:
@@ -54,12 +56,12 @@ class Progress:
     def is_too_far_ahead(self, closed: int, most: int) -> bool:
         """Return whether a reader has not started, or is more than `most` windows behind."""
         try:
-            text = (self._folder / _SLOWEST).read_text()
-        except OSError:
+            text = (self._folder / _SLOWEST).read_text().strip()
+            if not text:
+                return True
+            return text != _NOT_AWAITED and closed != NONE and int(text) < closed - most
+        except (OSError, ValueError):
             return False
-        if not text:
-            return True
-        return text != _NOT_AWAITED and closed != NONE and int(text) < closed - most
 
     def has_begun(self) -> bool:
         """Return whether all readers have started."""
@@ -70,10 +72,13 @@ class Progress:
         return not self._awaited()
 
     def _write(self, name: str, text: str) -> None:
-        temporary = self._folder / f".{name}-{os.getpid()}"
+        """Write a file in place, always with the same number of bytes: a rename takes longer."""
         with suppress(OSError):
-            temporary.write_text(text)
-            temporary.replace(self._folder / name)
+            file = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT, 0o666)
+            try:
+                os.write(file, text.ljust(_LONGEST).encode())
+            finally:
+                os.close(file)
 
     def _awaited(self) -> list[int | None]:
         """Return the first open windows of awaited readers; None for one that has not started."""
@@ -82,7 +87,7 @@ class Progress:
             if not path.name.isdecimal():
                 continue
             with suppress(OSError, ValueError):
-                text = path.read_text()
+                text = path.read_text().strip()
                 if text != _NOT_AWAITED:
                     found.append(int(text) if text else None)
         return found

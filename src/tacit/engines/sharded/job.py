@@ -116,6 +116,12 @@ class ShardedJob:
                 found[word] |= np.uint64(1 << bit)
         return found
 
+    @cached_property
+    def only_presence(self) -> bool:
+        """Whether answers depend only on which event types a subject has in a window."""
+        evaluator = self.compiled.evaluator
+        return not evaluator.ordered_types.any() and not evaluator.attributes
+
     @property
     def capacity(self) -> int:
         """How many panes a reader may be ahead of its closed ones, and a shard can hold."""

@@ -20,11 +20,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tacit.buffers import allocate
 from tacit.connectors.openers import open_input
 from tacit.engines.sharded.batches import ShardBatch
 from tacit.engines.sharded.counts import TupleCounts
 from tacit.engines.sharded.job import ShardedJob
 from tacit.engines.sharded.saved_state import SavedState, check_array, restoring
+from tacit.events.columns import freeze
 from tacit.kernels import compiled
 from tacit.pipeline.batches import MergedBatch
 from tacit.pipeline.deadletters import DeadLetters
@@ -210,19 +212,17 @@ class PartitionReader:
         self, batch: MergedBatch, verdicts: NDArray[np.uint8], begin: int, end: int
     ) -> Iterator[tuple[int, bytes]]:
         layout = self._job.layout
+        slots, times = freeze(batch.slots[begin:end]), freeze(batch.times[begin:end])
+        masks = freeze(batch.masks[begin:end].dense)
         sent = verdicts[begin:end] == TAKEN
         if not self._was_idle:
-            sent &= (batch.masks[begin:end].dense & self._job.used_types).any(axis=1)
+            _keep_used(masks, self._job.used_types, sent)
+            if self._job.only_presence:
+                slots, times, masks, sent = self._combine(slots, times, masks, sent)
         starts, rows, places, times, masks = _scattered(
-            batch.slots,
-            batch.times,
-            batch.masks.dense,
-            begin,
-            sent,
-            layout.shard,
-            layout.place,
-            layout.shards,
+            slots, times, masks, sent, layout.shard, layout.place, layout.shards
         )
+        rows += begin
         compared = self._job.compiled.evaluator.attributes.get(self._input.stream, ())
         counts = np.diff(starts)
         for lane in self._lanes:
@@ -232,6 +232,34 @@ class PartitionReader:
                 attributes = _select_attributes(batch, rows[own], compared)
             tuples = places[own], times[own], masks[own]
             yield int(lane[0]), self._encode_batch(lane, counts[lane], *tuples, attributes)
+
+    def _combine(
+        self,
+        slots: NDArray[np.int32],
+        times: NDArray[np.int64],
+        masks: NDArray[np.uint64],
+        sent: NDArray[np.bool_],
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64], NDArray[np.bool_]]:
+        """Combine the tuples of a subject in a window into one, at the window's start.
+
+        If there are few tuples, they are returned as they are: that is faster.
+        """
+        size = self.spec.windows.pane
+        earliest, latest = _find_extent(times, sent)
+        first, subjects = earliest // size, len(self._job.subjects)
+        windows = latest // size - first + 1
+        if windows * subjects > len(times):
+            return slots, times, masks, sent
+        table = allocate((windows, subjects, masks.shape[1]), np.uint64)
+        table[:] = 0
+        _add_presence(slots, times, masks, sent, first, size, table)
+        numbers, found = np.nonzero(table.any(axis=2))
+        return (
+            freeze(found.astype(np.int32)),
+            freeze((first + numbers) * size),
+            freeze(table[numbers, found]),
+            np.ones(len(found), np.bool_),
+        )
 
     def _progress_batches(self) -> Iterator[tuple[int, bytes]]:
         """Yield for every lane a batch with the progress and no tuples."""
@@ -302,11 +330,55 @@ def _find_order(rows: NDArray[np.int64], traced: NDArray[np.int64]) -> NDArray[n
 
 
 @compiled
+def _keep_used(
+    masks: NDArray[np.uint64], used: NDArray[np.uint64], sent: NDArray[np.bool_]
+) -> None:
+    """Clear `sent` for tuples without an event of a used type."""
+    for i in range(len(sent)):
+        found = np.uint64(0)
+        for word in range(len(used)):
+            found |= masks[i, word] & used[word]
+        sent[i] &= found != 0
+
+
+@compiled
+def _find_extent(times: NDArray[np.int64], sent: NDArray[np.bool_]) -> tuple[int, int]:
+    """Return the earliest and the latest time to send; the same if there is none."""
+    earliest, latest, seen = 0, 0, False
+    for i in range(len(sent)):
+        if sent[i]:
+            earliest = min(earliest, times[i]) if seen else times[i]
+            latest = max(latest, times[i]) if seen else times[i]
+            seen = True
+    return earliest, latest
+
+
+@compiled
+def _add_presence(
+    slots: NDArray[np.int32],
+    times: NDArray[np.int64],
+    masks: NDArray[np.uint64],
+    sent: NDArray[np.bool_],
+    first: int,
+    size: int,
+    table: NDArray[np.uint64],
+) -> None:
+    """Set the bits of `[window][subject]`, from the window `first` on."""
+    window, start = 0, first * size
+    for i in range(len(sent)):
+        if sent[i]:
+            if not 0 <= times[i] - start < size:
+                window = times[i] // size - first
+                start = (first + window) * size
+            for word in range(masks.shape[1]):
+                table[window, slots[i], word] |= masks[i, word]
+
+
+@compiled
 def _scattered(
     slots: NDArray[np.int32],
     times: NDArray[np.int64],
     masks: NDArray[np.uint64],
-    begin: int,
     sent: NDArray[np.bool_],
     shard: NDArray[np.int32],
     place: NDArray[np.int32],
@@ -314,7 +386,7 @@ def _scattered(
 ) -> tuple[
     NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]
 ]:
-    """Group the tuples to send from `begin` on by shard.
+    """Group the tuples to send by shard.
 
     Returns where each shard's tuples start, and for each tuple its row, the place of its subject,
     its time and its mask.
@@ -322,14 +394,14 @@ def _scattered(
     starts = np.zeros(shards + 1, np.int64)
     for i in range(len(sent)):
         if sent[i]:
-            starts[shard[slots[begin + i]] + 1] += 1
+            starts[shard[slots[i]] + 1] += 1
     for number in range(shards):
         starts[number + 1] += starts[number]
     at, total, words = starts[:-1].copy(), starts[-1], masks.shape[1]
     rows, places = np.empty(total, np.int64), np.empty(total, np.int32)
     moved, events = np.empty(total, np.int64), np.empty((total, words), np.uint64)
-    for i in range(begin, begin + len(sent)):
-        if sent[i - begin]:
+    for i in range(len(sent)):
+        if sent[i]:
             slot = slots[i]
             own = shard[slot]
             to = at[own]
