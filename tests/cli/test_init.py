@@ -123,6 +123,46 @@ def test_some_unreadable_times_do_not_hide_the_column_of_times(
 
 
 @pytest.mark.parametrize(
+    ("written", "days", "told"),
+    [
+        ("%d/%m/%Y %H:%M:%S", 5, True),
+        ("%m/%d/%Y %I:%M %p", 5, True),
+        ("%m/%d/%Y %H:%M", 20, False),
+        ("%d-%m-%Y %H:%M", 20, False),
+    ],
+)
+def test_day_and_month_are_told_apart_by_all_rows_and_doubts_are_told(
+    written: str, days: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first thousand rows are of the first days of March, which can be read both ways."""
+    monkeypatch.chdir(tmp_path)
+    step = timedelta(days=days) / 2500
+    frame = readings(2500).with_columns(
+        pl.Series("ts", [f"{BEGIN + timedelta(days=1) + n * step:{written}}" for n in range(2500)])
+    )
+    frame.write_csv("data.csv")
+    drafted = tacit("init", "data.csv")
+    assert load("data.yaml").streams["data"].format == written
+    assert ("could also be read as" in drafted.stdout) == told
+
+
+def test_days_without_a_time_of_day_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    apart = readings().with_columns(
+        pl.col("ts").dt.strftime("%Y-%m-%d").alias("date"),
+        pl.col("ts").dt.strftime("%H:%M:%S").alias("time"),
+    )
+    apart.drop("ts").write_csv("apart.csv")
+    told = tacit("init", "apart.csv").stdout
+    assert "date has days only" in told
+    assert "The time of day seems to be in time: join both" in told
+    apart.drop("ts", "time").write_csv("days.csv")
+    assert "If you have the time of day, add it" in tacit("init", "days.csv").stdout
+
+
+@pytest.mark.parametrize(
     "name", ["sensors.csv", "german.csv", "sensors.parquet", "sensors.jsonl", "2nd try.csv"]
 )
 def test_a_draft_validates_plans_and_runs(
@@ -211,6 +251,8 @@ def test_templates_are_valid(
         ('ts,home,note\n2026-01-01,a,"b\nc"\n', "line 2: a quote that is not closed on its line"),
         ("ts,home\n2026-01-01,K\xfcche\n", "line 2: not UTF-8 text"),
         ("ts,home\n2026-01-01,a\n2026-01-02,a\n", "no column that conditions could be"),
+        ("2026-01-01,a,1\n2026-01-02,b,2\n", "a time where the name of a column should be"),
+        ("ts\n2026-01-01\n2026-01-02\n", "add one that says in each row which person"),
     ],
 )
 def test_a_file_without_a_draft_gives_the_reason(text: str, why: str, tmp_path: Path) -> None:

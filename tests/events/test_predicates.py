@@ -56,6 +56,11 @@ def test_what_is_no_condition_is_refused(where: str) -> None:
         parse_predicate(where)
 
 
+def test_a_keyword_as_a_value_gets_a_hint_about_quotes() -> None:
+    with pytest.raises(ValueError, match=r"Text takes single quotes: 'in'"):
+        parse_predicate("kind = in")
+
+
 def test_an_event_type_checks_its_condition() -> None:
     with pytest.raises(ValidationError, match="aggregate"):
         EventType(stream="gps", where="AVG(speed) > 2")

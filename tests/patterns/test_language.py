@@ -326,6 +326,7 @@ def test_a_word_is_found_in_the_text(text: str, word: str, place: tuple[int, int
         ("a followed by b", "Order is written SEQ(a, b)."),
         ("COUNT(a) > 3", "Repetition is written a{4,}"),
         ("SEQ(a, MAX(b))", "There is no operator 'MAX'"),
+        ("a, b", "Several parts are written SEQ(a, b), AND(a, b) or OR(a, b)."),
     ],
 )
 def test_words_of_other_languages_give_a_hint(text: str, hint: str) -> None:

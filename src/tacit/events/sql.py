@@ -230,8 +230,11 @@ class _Parser:
         if token.text == "=" and before is not None and before.text == "=":
             expected = "write a comparison with one '=',"
         got = "the end" if token.kind == "end" else f"{token.text[:30]!r}"
+        compared = before is not None and before.text in ("=", "<>", "!=")
+        is_text = token.word in _RESERVED and compared
+        hint = f". Text takes single quotes: '{token.text}'" if is_text else ""
         return ValueError(
-            f"not an SQL expression: {expected} at character {token.place + 1}; got {got}"
+            f"not an SQL expression: {expected} at character {token.place + 1}; got {got}{hint}"
         )
 
     def _call(self, name: str, *arguments: Tree) -> Tree:

@@ -39,11 +39,18 @@ _MOST_EVENTS: Final = 8
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _FORMATS: Final = (
     "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%d/%m/%Y %H:%M",
-    "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%m/%d/%Y %I:%M:%S %p", "%Y/%m/%d %H:%M:%S",
+    "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%d/%m/%Y %I:%M:%S %p", "%d/%m/%Y %I:%M %p",
+    "%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %I:%M %p", "%Y/%m/%d %H:%M:%S",
     "%Y/%m/%d %H:%M", "%Y%m%d%H%M%S", "%Y%m%d %H:%M:%S", "%d-%m-%Y %H:%M:%S", "%d-%m-%Y %H:%M",
-    "%d %b %Y %H:%M:%S", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y%m%d",
+    "%m-%d-%Y %H:%M:%S", "%m-%d-%Y %H:%M", "%d %b %Y %H:%M:%S", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y",
+    "%d-%m-%Y", "%m-%d-%Y", "%Y%m%d",
 )  # fmt: skip
 """Formats of times to try, if they are not ISO 8601."""
+_EARLIEST: Final = 631_152_000_000_000
+_LATEST: Final = 4_102_444_800_000_000
+"""A draft takes values for times if they are from 1990 to 2100: in microseconds since 1970."""
+_DAY: Final = 86_400_000_000
+_TIME_OF_DAY: Final = r"^ *[0-9]{1,2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)?( *[AaPp][Mm])? *$"
 _TIME_NAMES: Final = re.compile(r"(^|_)(ts|time|timestamp|date|datetime|at|when|last_seen)($|_)")
 _SUBJECT_NAMES: Final = re.compile(
     r"(^|_)(subject|id|user|person|patient|customer|taxi|vehicle|car|driver|home|house|household"
@@ -166,6 +173,11 @@ def draft_specification(path: Path) -> SpecificationDraft:
         why = f"no row that could be read ({unread})" if unread else "no rows"
         raise SourceError(f"{path} has {why}, so there is nothing to draft from")
     time, options = _find_time(frame, path)
+    if textual and delimiter is not None and _time_options(pl.Series([time]))[0]:
+        raise SourceError(
+            f"the first line of {path} has a time where the name of a column should be; write the"
+            " names of the columns into a first line, for example subject,time,value"
+        )
     stream = Stream(subject="", time=time, **_stream_options(options))
     times = to_microseconds(frame[time], stream)
     dated = times != NO_TIME
@@ -198,6 +210,7 @@ def draft_specification(path: Path) -> SpecificationDraft:
         f"subjects are in the column {subject}: {frame[subject].n_unique():,} of them here",
         f"times are in the column {time}"
         + (f", as {options['format']}" if "format" in options else ""),
+        *_doubt_times(frame, time, moments, options),
     ]
     if timeless:
         found.guesses.append(
@@ -287,6 +300,44 @@ def _find_time(frame: pl.DataFrame, path: Path) -> tuple[str, dict[str, str]]:
     return column, options
 
 
+def _doubt_times(
+    frame: pl.DataFrame, time: str, moments: NDArray[np.int64], options: dict[str, str]
+) -> Iterator[str]:
+    """Yield what could be wrong with the times of a draft, although they can be read."""
+    other = _swap_day_and_month(_stream_options(options).get("format", ""))
+    if other and _share_of_times(frame[time], {"format": other}) == 1:
+        yield (
+            f'every time in {time} could also be read as "{other}", with day and month the other'
+            " way round: check the format"
+        )
+    if len(moments) and (moments % _DAY == 0).all():
+        clock = [
+            column
+            for column in frame.columns
+            if frame[column].dtype == pl.Time()
+            or (
+                frame[column].dtype == pl.String()
+                and frame[column].count()
+                and bool(frame[column].drop_nulls().str.contains(_TIME_OF_DAY).all())
+            )
+        ]
+        where = f" The time of day seems to be in {clock[0]}: join" if clock else " If you have"
+        rest = " both into one column" if clock else " the time of day, add it to this column"
+        yield (
+            f"{time} has days only, so all tuples of a day count as one moment."
+            f"{where}{rest}, such as 2026-03-01T08:30:00"
+        )
+
+
+def _swap_day_and_month(format_: str) -> str:
+    """Return a numeric format of dates with day and month swapped; empty for all others."""
+    found = re.match(r"%([dm])([./-])%([dm])", format_)
+    if found is None:
+        return ""
+    first, between, second = found.groups()
+    return f"%{second}{between}%{first}{format_[found.end() :]}"
+
+
 def _time_options(values: pl.Series) -> tuple[float, dict[str, str]]:
     """Return the largest share of values that are times from 1990 to 2100, and its options."""
     if values.dtype.is_temporal() and values.dtype != pl.Time():
@@ -298,14 +349,32 @@ def _time_options(values: pl.Series) -> tuple[float, dict[str, str]]:
     candidates: list[dict[str, str]] = [{}]
     candidates += [{"format": text} for text in _FORMATS]
     for options in candidates if len(filled) else []:
-        stream = Stream.model_validate({"subject": "", "time": "", **options})
-        times = to_microseconds(filled, stream)
-        share = float(((times > 631_152_000_000_000) & (times < 4_102_444_800_000_000)).mean())
+        share = _share_of_times(filled, options)
+        if share == 1 and (other := _swap_day_and_month(options.get("format", ""))):
+            options = max(options, {"format": other}, key=lambda some: _rate_times(values, some))
         if share > best[0]:
             best = share, {name: f'"{value}"' for name, value in options.items()}
         if share == 1:
             break
     return best
+
+
+def _share_of_times(values: pl.Series, options: dict[str, str]) -> float:
+    """Return the share of the values that are times from 1990 to 2100, read with these options."""
+    return _rate_times(values, options)[0]
+
+
+def _rate_times(values: pl.Series, options: dict[str, str]) -> tuple[float, float]:
+    """Return the share of times, and minus the time from the first to the last of them.
+
+    If all dates can be read with day and month in either order, the right order most likely gives
+    days that follow each other, and the wrong one gives a day in each of several months.
+    """
+    filled = values.drop_nulls()
+    stream = Stream.model_validate({"subject": "", "time": "", **options})
+    times = to_microseconds(filled, stream)
+    read = times[(times > _EARLIEST) & (times < _LATEST)]
+    return (len(read) / len(filled), -float(np.ptp(read))) if len(read) else (0.0, 0.0)
 
 
 def _find_subject(frame: pl.DataFrame, time: str, path: Path) -> str:
@@ -328,7 +397,10 @@ def _find_subject(frame: pl.DataFrame, time: str, path: Path) -> str:
             repeated = values.n_unique() <= max(2, len(values) // 2)
             found.append((-2 * named - repeated, -values.n_unique(), column))
     if not found:
-        raise SourceError(f"{path} has no column of text or whole numbers that could name subjects")
+        raise SourceError(
+            f"{path} has no column of text or whole numbers that could name subjects; add one that"
+            " says in each row which person, car or home it belongs to"
+        )
     return min(found)[2]
 
 

@@ -124,6 +124,8 @@ def _pattern_hint(came: str, expected: AbstractSet[str], part_ended: bool) -> st
         return " Is a comma missing before it?"
     if came in ("MINUS", "DOT", "TEXT", "QUOTED", "SLASH") or (came == "NUMBER" and not part_ended):
         return _NO_NAME
+    if expected == {"$END"} and came == "COMMA":
+        return " Several parts are written SEQ(a, b), AND(a, b) or OR(a, b)."
     if came == "STAR":
         return " For one or more write a+; leave out optional events."
     if came == "COMPARATOR":
