@@ -89,11 +89,15 @@ class SourceChecks:
         reading = Reading(feed.open())
         reading.take(5, close=False)
         reading.silence()
-        begin = time.monotonic()
-        batches = [reading.next() for _ in range(4)]
-        assert time.monotonic() - begin < 4 * 0.5
-        assert all(batch.table.num_rows == 0 for batch in batches)
-        assert len({batch.table.schema for batch in batches}) == 1
+        deadline = time.monotonic() + PATIENCE
+        seconds = float("inf")
+        while seconds >= 4 * 0.5:  # a busy machine may stop this process for longer
+            assert time.monotonic() < deadline, f"4 batches took {seconds} s"
+            begin = time.monotonic()
+            batches = [reading.next() for _ in range(4)]
+            seconds = time.monotonic() - begin
+            assert all(batch.table.num_rows == 0 for batch in batches)
+            assert len({batch.table.schema for batch in batches}) == 1
         reading.close()
 
     def test_it_ends_soon_when_nobody_reads_any_more(self, feed: Feed) -> None:

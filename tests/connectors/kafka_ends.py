@@ -7,9 +7,10 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
@@ -18,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from tacit.cli.main import main
+from tacit.connectors.kafka import sink as kafka_sink
 from tacit.connectors.openers import open_input, open_resumable_sink
 from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import Source
@@ -136,8 +138,11 @@ class KafkaReceiver(Receiver):
     def _end(consumer: Consumer, place: TopicPartition) -> int:
         return int(consumer.get_watermark_offsets(place, timeout=10)[1])
 
-    def away(self) -> contextlib.AbstractContextManager[None]:
-        return self.broker.away()
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Meanwhile the sink waits only a short time for an answer."""
+        with mock.patch.object(kafka_sink, "_TIMEOUT", 3.0), self.broker.away():
+            yield
 
 
 def _place(message: Message) -> TopicPartition:

@@ -354,8 +354,9 @@ def test_answers_of_another_ledger_are_not_taken_for_delivered(receiver: KafkaRe
 
 
 def test_who_knows_no_password_is_told_so_without_the_password(
-    receiver: KafkaReceiver, caplog: pytest.LogCaptureFixture
+    receiver: KafkaReceiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kafka_sink, "_TIMEOUT", 3.0)
     receiver.config.write_text(
         receiver.config.read_text().replace("open sesame", "open barley")
         + "socket.timeout.ms=1000\n"
