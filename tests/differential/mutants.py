@@ -21,6 +21,7 @@ from tacit.connectors.mqtt import messages
 from tacit.connectors.writers import ArrowWriter
 from tacit.errors import SourceError
 from tacit.events import columntypes
+from tacit.events.columns import split_chunks
 from tacit.events.columntypes import ColumnTypes, convert_text, infer_type
 from tacit.events.extraction import Extractor
 from tacit.events.streams import ColumnType, Stream
@@ -44,6 +45,20 @@ _LENIENT: Final = pl.col(pl.String).str.strip_chars().str.to_lowercase().replace
 TEXT: Final = ("csv", "jsonl", "json", "cbor")
 
 
+def _texts_converted_by(
+    convert_texts: Callable[[pl.Series, ColumnType, Stream], pl.Series],
+) -> AbstractContextManager[Any]:
+    convert = columntypes._convert
+
+    def converted(array: pa.Array, to: ColumnType, stream: Stream) -> pa.Array:
+        if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+            return convert(array, to, stream)
+        (chunk,) = split_chunks(convert_texts(pl.Series(array), to, stream).rechunk())
+        return chunk
+
+    return patch.object(columntypes, "_convert", converted)
+
+
 @contextmanager
 def time_format_of_the_batch() -> Iterator[None]:
     """All times of a batch are ISO 8601, or all are numbers, as the first one shows."""
@@ -56,7 +71,7 @@ def time_format_of_the_batch() -> Iterator[None]:
         known = numeric.filter(text.is_not_null() & found.is_not_null())
         return found.set(numeric != known[0], None) if len(known) else found
 
-    with patch.object(columntypes, "convert_text", inferred):
+    with _texts_converted_by(inferred):
         yield
 
 
@@ -107,7 +122,7 @@ def subjects_as_numbers() -> Iterator[None]:
 @contextmanager
 def types_of_the_batch() -> Iterator[None]:
     """The type of a column is what all of its values in a batch fit."""
-    with patch.object(columntypes, "convert_text", _convert_if_all_fit):
+    with _texts_converted_by(_convert_if_all_fit):
         yield
 
 
@@ -196,7 +211,7 @@ def odd_number_poisons_its_column() -> Iterator[None]:
         numbers = numbers + 0 * (numbers.sum() or 0)
         return numbers.set(~numbers.is_finite(), None)
 
-    with patch.object(columntypes, "convert_text", poisoned):
+    with _texts_converted_by(poisoned):
         yield
 
 

@@ -123,8 +123,8 @@ def test_answers_are_drawn_only_where_something_happened(monkeypatch: Patch) -> 
     assert not breaks(spec, "optimal")
     draw = Contexts.draw
 
-    def on_demand(self: Contexts, signals: Any, values: Any, windows: int) -> DrawnSymbols:
-        drawn = draw(self, signals, values, windows)
+    def on_demand(self: Contexts, signals: Any, values: Any, *given: Any) -> DrawnSymbols:
+        drawn = draw(self, signals, values, *given)
         codes = np.where(values.any(axis=1)[:, np.newaxis], drawn.codes, np.int32(-1))
         return replace(drawn, codes=codes)
 
