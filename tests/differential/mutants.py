@@ -429,5 +429,5 @@ MUTANTS: Final[dict[str, Planted]] = {
     "silent subjects pay nothing": Planted(silent_subjects_pay_nothing, (RELOADING,)),
     "beliefs know who was heard": Planted(beliefs_know_who_was_heard, (REMEMBERING,)),
     "windows with events gain more": Planted(windows_with_events_gain_more, (REMEMBERING,)),
-    "drift of the version in use": Planted(drift_of_the_version_in_use, (BOTH,)),
+    "drift of the version in use": Planted(drift_of_the_version_in_use, (BOTH,), 5),
 }
