@@ -459,7 +459,7 @@ class MemoryProtector(Protector):
     ) -> list[Words]:
         """Return for each list of columns `[window][subject][word]`."""
         return [
-            np.ascontiguousarray(words).reshape(len(windows.bits), len(slots), -1)
+            np.ascontiguousarray(words).reshape(len(windows.bits), len(slots), words.shape[1])
             for words in gather_each(windows, columns, slots, own)
         ]
 
