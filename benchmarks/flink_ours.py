@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.processes import used
+from benchmarks.processes import find_processes, used
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.progress import Progress
 from tacit.engines.flink.run import FlinkRun
@@ -44,9 +44,10 @@ class Watch(threading.Thread):
         while not self._over.wait(0.02):
             if any(self._progress.iterdir()) and Progress(self._progress).has_begun():
                 break
+        processes = find_processes()
         self.started = asked = time.time()
         while True:
-            self._used.append((time.time(), used()))
+            self._used.append((time.time(), used(processes)))
             if self._over.wait(0.05):
                 return
             running_job = self._run.running_job
