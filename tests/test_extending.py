@@ -24,7 +24,7 @@ from tacit.connectors.openers import open_resumable_sink
 from tacit.errors import SinkError, SourceError, SpecificationError
 from tacit.evaluation import methods
 from tacit.evaluation.baselines import BASELINES, Baseline
-from tacit.evaluation.palette import mechanism_style
+from tacit.evaluation.palette import find_mechanism_style
 from tacit.evaluation.synthetic import draw_data_set
 from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import Source
@@ -130,7 +130,7 @@ def test_the_mechanism_of_the_page_is_planned_audited_explained_and_run(tmp_path
     assert (answers.filter(query="plain")["confidence"] == 1).all()
     flipped = answers.filter(query="both")["confidence"]
     assert 0.5 < flipped.min() < 1  # type: ignore[operator]
-    assert mechanism_style("per_query") is not None
+    assert find_mechanism_style("per_query") is not None
 
 
 def test_a_mechanism_that_is_in_no_list_is_refused_by_name() -> None:
