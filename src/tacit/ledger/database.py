@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tacit.errors import LedgerError, LedgerLostError, MissingExtraError
 from tacit.ledger.alchemy import sa
-from tacit.masking import is_ambiguous, mask, scrub, secrets_in
+from tacit.masking import find_secrets, is_ambiguous, mask, scrub
 from tacit.options import command
 
 LOCK_TIMEOUT: Final = 30
@@ -34,7 +34,7 @@ class Database:
         if "://" in place:
             self.name = mask(place)
             self._engine = _postgres(place)
-        elif secrets_in(place):
+        elif find_secrets(place):
             raise LedgerError(
                 "a ledger is a file or postgresql://...; this looks like a connection string of"
                 " libpq. Write it as a URL"
