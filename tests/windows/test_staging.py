@@ -18,7 +18,7 @@ from tacit.spec.specification import Specification
 from tacit.windows import panes
 from tacit.windows.clock import LATE, NONE, TAKEN, Clock, Verdicts
 from tacit.windows.panes import Panes
-from tacit.windows.runs import RUN, RunExtents
+from tacit.windows.runs import NO_EXTENTS, RUN, RunExtents
 from tacit.windows.staging import StagedPresence
 
 SIZE, LATENESS, SLOTS, RUNS = 6_000_000, 1_000_000, 700, 100
@@ -56,7 +56,7 @@ def close_all(seed: int, batch: int, workers: Workers) -> tuple[list[NDArray[np.
         part = slice(start, start + batch)
         own, masks = (slots[part], times[part]), EventMasks(TABLE, codes[part])
         extents = RunExtents.measure(own[1], own[0])
-        staged = made.stage(own[0], masks, extents, SLOTS)
+        staged = made.stage(own[1], own[0], masks, SLOTS)
         verdicts, begin = Verdicts.allocate(len(own[0])), 0
         while begin < len(own[0]):
             end = clock.judge(*own, since, begin, 0, True, verdicts, extents)
@@ -91,7 +91,8 @@ def test_staged_presence_gives_the_same_windows(
 
 def test_one_refused_tuple_of_a_staged_run_counts() -> None:
     """The clock may have judged a run tuple by tuple."""
-    staged = StagedPresence(0, np.zeros((4, 1), np.uint64), np.array([True, False, True]))
+    runs = np.array([True, False, True])
+    staged = StagedPresence(0, np.zeros((4, 1), np.uint64), runs, NO_EXTENTS)
     verdicts = Verdicts(np.full(3 * RUN - 5, TAKEN, np.uint8), np.array([0, NONE, NONE]))
     assert staged.is_accepted(verdicts, 0, 3 * RUN - 5)
     assert not staged.is_accepted(verdicts, 0, 3 * RUN - 6), "not all are judged"

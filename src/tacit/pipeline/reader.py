@@ -377,13 +377,17 @@ class Reader:
 
     def _extract(self, rows: Rows) -> EventBatch:
         """Extract the events of rows, and count them."""
-        batch = self._extractor.extract(rows)
-        extents = RunExtents.measure(batch.times, batch.slots, registered=batch.registered)
-        batch = replace(batch, extents=extents)
+        batch, staged = self._extractor.extract(rows), None
         # If a batch waits already, the run is behind, and this thread can do some of its work.
-        behind = self._extracted - self._taken >= len(batch.times)
+        behind = True
         if behind and not self.live and len(self.inputs) == 1:
-            batch = replace(batch, staged=self._extractor.stage(batch))
+            staged = self._extractor.stage(batch)
+        extents = (
+            RunExtents.measure(batch.times, batch.slots, registered=batch.registered)
+            if staged is None
+            else staged.extents
+        )
+        batch = replace(batch, extents=extents, staged=staged)
         self._extracted += len(batch.times)
         assert rows.position is not None, "these rows were not read by a reader"
         status = self.status[rows.position.number]

@@ -296,7 +296,7 @@ class VersionedWindows:
         if self.next is not None:
             return None
         state = self.window_state
-        return state.panes.stage(batch.slots, batch.masks, batch.extents, len(state.subjects))
+        return state.panes.stage(batch.times, batch.slots, batch.masks, len(state.subjects))
 
     def insert(self, batch: MergedBatch, verdicts: Verdicts, begin: int, end: int) -> None:
         """Insert the accepted tuples from `begin` to `end`."""

@@ -31,7 +31,7 @@ from tacit.patterns.event_lists import EventLists
 from tacit.windows.automaton import StreamingAutomaton
 from tacit.windows.clock import NONE, TAKEN, Verdicts
 from tacit.windows.event_buffer import BufferPiece, EventBuffer
-from tacit.windows.runs import RUN, RunExtents, find_extent
+from tacit.windows.runs import RUN, find_extent
 from tacit.windows.staging import NO_SKIPS, StagedPresence
 
 _RING_BYTES = 1 << 20
@@ -175,7 +175,11 @@ class Panes:
             self._automaton.grow(ring.shape[1])
 
     def stage(
-        self, slots: NDArray[np.int32], masks: EventMasks, extents: RunExtents, width: int
+        self,
+        times: NDArray[np.int64],
+        slots: NDArray[np.int32],
+        masks: EventMasks,
+        width: int,
     ) -> StagedPresence | None:
         """Find the presence of tuples before they are judged; None if that is of no use.
 
@@ -186,10 +190,9 @@ class Panes:
             or self._workers.threads < 2
             or len(self.ordered_types) != 1
             or len(masks.codes) < max(_STAGED, width)
-            or not len(extents.earliest)
         ):
             return None
-        return StagedPresence.find(slots, masks, extents, self.size, width)
+        return StagedPresence.find(times, slots, masks, self.size, width)
 
     def insert(
         self,
