@@ -32,6 +32,7 @@ from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Within, chi
 
 __all__ = ["Matcher", "scatter", "to_columns"]
 
+_BOOLEAN = (Name, And, Or, Not)
 PATHS = ("presence", "order", "intervals", "conditions")
 
 
@@ -155,7 +156,7 @@ def _is_boolean(node: Pattern) -> bool:
     """Return whether its detection follows from that of its parts; `p+` equals `p`."""
     if isinstance(node, Repeat):
         return node.least == 1
-    return isinstance(node, Name | And | Or | Not)
+    return isinstance(node, _BOOLEAN)
 
 
 def _boolean_parts(node: Pattern) -> tuple[Pattern, ...]:

@@ -145,12 +145,12 @@ class Engine:
         """Extract the events from rows of a stream."""
         return self.windows.extract(rows, learn=self.learning > 0)
 
-    def stage(self, batch: EventBatch) -> StagedPresence | None:
+    def stage(self, batch: EventBatch, *, ahead: bool) -> StagedPresence | None:
         """Find the presence of tuples before they are judged; None if that is of no use.
 
-        The thread that reads ahead does this when the thread that inserts is behind.
+        The thread that reads does this `ahead` when the thread that inserts is behind.
         """
-        return self.windows.stage(batch)
+        return self.windows.stage(batch, ahead=ahead)
 
     def push(self, rows: Rows) -> Iterator[Answers]:
         """Insert rows and yield the answers of the windows that this closes.
