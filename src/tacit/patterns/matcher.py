@@ -129,11 +129,11 @@ class _Formulas:
         return self._add_ordered(node)
 
     def _combine(self, node: Pattern, below: list[tuple[int, int]]) -> tuple[int, int]:
+        if isinstance(node, Name):
+            return self.gates.column(node.name), 0
         literals = [literal for literal, _ in below]
-        path = max((path for _, path in below), default=0)
+        path = max(path for _, path in below)
         match node:
-            case Name(name):
-                return self.gates.column(name), 0
             case And():
                 return self.gates.all(literals), path
             case Or():

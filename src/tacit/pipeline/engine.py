@@ -165,13 +165,13 @@ class Engine:
         At each yield the state is the one after the first `inserted` tuples. An engine that is
         restored from a snapshot of that moment continues with the next tuple.
         """
-        self.inserted = 0
+        self.inserted, count = 0, len(batch)
         self.window_state.make_room()
         due, before = self.clock.read_status()
         if self._held or due:
             yield from self._close_overdue()
-        verdicts = Verdicts.allocate(len(batch))
-        while self.inserted < len(batch):
+        verdicts = Verdicts.allocate(count)
+        while self.inserted < count:
             begin = self.inserted
             end = self._judge(batch, begin, verdicts)
             self.windows.insert(batch, verdicts, begin, end)

@@ -27,7 +27,7 @@ _WINDOWS: Final = 4
 """The number of windows from the earliest of the first run on that are staged."""
 _NARROW: Final = 2**32
 """Masks below this are staged in half as much memory."""
-_AHEAD: Final = 4 * RUN
+_AHEAD: Final = 2 * RUN
 """How many tuples further the columns are loaded into the cache."""
 _STEP: Final = 64
 """After so many tuples the next lines of the columns are loaded."""
