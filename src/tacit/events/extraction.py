@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -318,10 +318,15 @@ def _polars_schema(schema: Schema, columns: Sequence[str]) -> pl.Schema:
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
         try:
-            found[column] = pl.Series(pa.array([], kind)).dtype
+            found[column] = _polars_type(kind)
         except (pl.exceptions.PolarsError, PanicException, pa.ArrowException) as error:
             raise SchemaError(f"column '{column}' is of an unknown type: {kind}") from error
     return pl.Schema(found)
+
+
+@cache
+def _polars_type(kind: pa.DataType) -> pl.DataType:
+    return pl.Series(pa.array([], kind)).dtype
 
 
 def _batches(table: pa.Table | pl.DataFrame, columns: Sequence[str]) -> list[pa.RecordBatch]:

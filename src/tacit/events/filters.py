@@ -318,13 +318,17 @@ def _rows(values: pl.Series, asked: Conditions, every: Masks) -> Masks:
 
 def _truths(frame: pl.DataFrame, expressions: Sequence[pl.Expr]) -> list[pl.Series]:
     """Return where each expression is true; numbers that are not finite count as null."""
-    frame = frame.with_columns(
+    infinite = [
         pl.when(pl.col(column.name).is_finite()).then(pl.col(column.name)).alias(column.name)
         for column in frame
         if column.dtype.is_float() and not column.is_finite().all()
-    )
+    ]
+    if infinite:
+        frame = frame.with_columns(infinite)
     try:
-        found = frame.select(
+        # For few rows it takes longer to wake other threads.
+        select = frame.select_seq if len(frame) <= 2 * WIDEST else frame.select
+        found = select(
             expression.fill_null(False).alias(str(place))
             for place, expression in enumerate(expressions)
         )

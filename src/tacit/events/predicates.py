@@ -56,17 +56,17 @@ class Predicate:
 
     def bind(self, schema: pl.Schema) -> BoundPredicate:
         """Bind the condition to columns of these types; raise ValueError if they do not fit."""
-        value = build_value(self.tree, lambda name: _column(name, schema))
+        value = build_value(self.tree, lambda name: _column(name, schema[name]))
         if value.kind != "truth value" and not (value.kind is None and self.columns):
             found = "null" if value.kind is None else f"a {value.kind}"
             raise ValueError(f"it must be true or false; its value is {found}")
         expression = value.expression
         if value.kind is None:
             expression = expression.cast(pl.Boolean)
-        if self.columns:
+        steps = self.steps()
+        if self.columns and steps is None:
             # Polars may return a single value if it is the same for all rows.
             expression = expression & _true_in_each_row()
-        steps = self.steps()
         if steps is None or not _is_plain_number(schema[self.columns[0]]):
             _try_out(expression, self.columns, schema)
         return BoundPredicate(self.columns, expression, steps)
@@ -132,8 +132,8 @@ def _find_compared(tree: Tree) -> Iterator[str]:
                 yield from _find_compared(argument)
 
 
-def _column(name: str, schema: pl.Schema) -> Value:
-    dtype = schema[name]
+@lru_cache(maxsize=4096)
+def _column(name: str, dtype: pl.DataType) -> Value:
     if find_kind(dtype) is None and dtype != pl.Null:
         raise ValueError(
             f"the column '{name}' is of type {dtype}, which conditions cannot use; expected "

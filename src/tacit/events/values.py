@@ -125,7 +125,8 @@ def constant_value(value: Constant) -> Value:
 def _integer(value: int) -> Value:
     bits = value.bit_length()
     if bits <= 127:
-        return Value(pl.lit(value, dtype=choose_integer_type(bits)), "number", bits)
+        # A literal with a type is made from a column of one row, which takes longer.
+        return Value(pl.lit(value).cast(choose_integer_type(bits)), "number", bits)
     try:
         return Value(pl.lit(float(value)), "number")
     except OverflowError:
@@ -212,11 +213,18 @@ def align(values: list[Value]) -> list[Value]:
         return [as_instant(value) for value in values]
     if all(value.bits is not None for value in values):
         bits = max(value.bits or 0 for value in values)
-        dtype = choose_integer_type(bits)
-        return [Value(value.expression.cast(dtype), value.kind, bits) for value in values]
+        return [_widen(value, bits) for value in values]
     if any(value.bits is not None for value in values):
         return [as_float(value) for value in values]
     return values
+
+
+def _widen(value: Value, bits: int) -> Value:
+    """Convert a whole number to the type of those with so many bits."""
+    dtype, expression = choose_integer_type(bits), value.expression
+    if choose_integer_type(value.bits or 0) is not dtype:
+        expression = expression.cast(dtype)
+    return Value(expression, value.kind, bits)
 
 
 def _whole_null(value: Value) -> Value:

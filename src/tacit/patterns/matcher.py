@@ -32,6 +32,7 @@ from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Within, chi
 
 __all__ = ["Matcher", "scatter", "to_columns"]
 
+_BOOLEAN = (Name, And, Or, Not)
 PATHS = ("presence", "order", "intervals", "conditions")
 
 
@@ -128,11 +129,11 @@ class _Formulas:
         return self._add_ordered(node)
 
     def _combine(self, node: Pattern, below: list[tuple[int, int]]) -> tuple[int, int]:
+        if isinstance(node, Name):
+            return self.gates.column(node.name), 0
         literals = [literal for literal, _ in below]
-        path = max((path for _, path in below), default=0)
+        path = max(path for _, path in below)
         match node:
-            case Name(name):
-                return self.gates.column(name), 0
             case And():
                 return self.gates.all(literals), path
             case Or():
@@ -155,7 +156,7 @@ def _is_boolean(node: Pattern) -> bool:
     """Return whether its detection follows from that of its parts; `p+` equals `p`."""
     if isinstance(node, Repeat):
         return node.least == 1
-    return isinstance(node, Name | And | Or | Not)
+    return isinstance(node, _BOOLEAN)
 
 
 def _boolean_parts(node: Pattern) -> tuple[Pattern, ...]:

@@ -42,17 +42,17 @@ def fold(
     parts: Callable[[Pattern], Sequence[Pattern]] = children,
 ) -> T:
     """Combine from the leaves up; without recursion, so that any depth of nesting works."""
-    pending = [(pattern, False)]
+    pending: list[tuple[Pattern, int | None]] = [(pattern, None)]
     done: list[T] = []
     while pending:
-        node, ready = pending.pop()
-        below = parts(node)
-        if ready or not below:
-            first = len(done) - len(below)
-            done[first:] = [combine(node, done[first:])]
+        node, count = pending.pop()
+        below = parts(node) if count is None else ()
+        if below:
+            pending.append((node, len(below)))
+            pending.extend((part, None) for part in reversed(below))
         else:
-            pending.append((node, True))
-            pending.extend((part, False) for part in reversed(below))
+            first = len(done) - (count or 0)
+            done[first:] = [combine(node, done[first:])]
     return done[0]
 
 

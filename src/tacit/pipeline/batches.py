@@ -81,7 +81,7 @@ class RowsOfPartition:
     """Whether tuples of other partitions wait for those to come."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EventBatch:
     """Tuples of one source in order of arrival."""
 

@@ -99,11 +99,12 @@ class CompiledSpec:
                 check_subject_type(schema.field(config.subject).type)
             except SchemaError as error:
                 faults.append(str(error))
+        conditions = [found for part in self.evaluator.queries for found in part.conditions]
         frames = {
             stream: pl.DataFrame(schema.empty_table()).schema
-            for stream, schema in reversed(schemas)
+            for stream, schema in reversed(schemas if conditions else [])
         }
-        for condition in (found for part in self.evaluator.queries for found in part.conditions):
+        for condition in conditions:
             if not frames.keys() >= condition.attributes.keys():
                 continue  # a stream whose sources are empty has no columns
             try:

@@ -145,12 +145,12 @@ class Engine:
         """Extract the events from rows of a stream."""
         return self.windows.extract(rows, learn=self.learning > 0)
 
-    def stage(self, batch: EventBatch) -> StagedPresence | None:
+    def stage(self, batch: EventBatch, *, ahead: bool) -> StagedPresence | None:
         """Find the presence of tuples before they are judged; None if that is of no use.
 
-        The thread that reads ahead does this when the thread that inserts is behind.
+        The thread that reads does this `ahead` when the thread that inserts is behind.
         """
-        return self.windows.stage(batch)
+        return self.windows.stage(batch, ahead=ahead)
 
     def push(self, rows: Rows) -> Iterator[Answers]:
         """Insert rows and yield the answers of the windows that this closes.
@@ -165,13 +165,13 @@ class Engine:
         At each yield the state is the one after the first `inserted` tuples. An engine that is
         restored from a snapshot of that moment continues with the next tuple.
         """
-        self.inserted = 0
+        self.inserted, count = 0, len(batch)
         self.window_state.make_room()
         due, before = self.clock.read_status()
         if self._held or due:
             yield from self._close_overdue()
-        verdicts = Verdicts.allocate(len(batch))
-        while self.inserted < len(batch):
+        verdicts = Verdicts.allocate(count)
+        while self.inserted < count:
             begin = self.inserted
             end = self._judge(batch, begin, verdicts)
             self.windows.insert(batch, verdicts, begin, end)

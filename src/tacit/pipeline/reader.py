@@ -104,7 +104,7 @@ class EventExtractor(Protocol):
     def extract(self, rows: Rows) -> EventBatch:
         """Extract the events from rows."""
 
-    def stage(self, batch: EventBatch) -> StagedPresence | None:
+    def stage(self, batch: EventBatch, *, ahead: bool) -> StagedPresence | None:
         """Find the presence of tuples before they are judged; None if that is of no use."""
 
 
@@ -133,7 +133,7 @@ class RegistryExtractor:
         """Extract the events from rows."""
         return self.compiled.extract(rows, self.subjects, learn=False)
 
-    def stage(self, batch: EventBatch) -> None:
+    def stage(self, batch: EventBatch, *, ahead: bool) -> None:
         """Nothing is inserted here."""
 
 
@@ -325,10 +325,11 @@ class Reader:
         begin = [self._progress(key) for key in self._keys]
         sources = []
         for number, front in enumerate(begin):
-            events: Iterator[EventBatch] = map(self._extract, self._rows(number))
+            extracted = prefetch(map(self._extract, self._rows(number)), ahead)
+            events = map(self._measure, extracted)
             if extractor.jumps is not None:
                 events = confirm(events, extractor.jumps, front)
-            sources.append(prefetch(events, ahead))
+            sources.append(events)
         for batch in merge(sources, self._future, begin):
             self._taken += len(batch)
             yield batch
@@ -355,7 +356,7 @@ class Reader:
 
     def _arrange(self, rows: Rows, partitions: PartitionMerge) -> Iterator[MergedBatch]:
         """Extract the events of rows; those of partitions may wait for each other."""
-        batch = self._extract(rows)
+        batch = self._measure(self._extract(rows))
         assert rows.position is not None, "these rows were not read by a reader"
         number, source = rows.position.number, self.inputs[rows.position.number].source
         if not rows.partitions:
@@ -378,20 +379,34 @@ class Reader:
     def _extract(self, rows: Rows) -> EventBatch:
         """Extract the events of rows, and count them."""
         batch = self._extractor.extract(rows)
-        extents = RunExtents.measure(batch.times, batch.slots, registered=batch.registered)
-        batch = replace(batch, extents=extents)
         # If a batch waits already, the run is behind, and this thread can do some of its work.
-        behind = self._extracted - self._taken >= len(batch.times)
-        if behind and not self.live and len(self.inputs) == 1:
-            batch = replace(batch, staged=self._extractor.stage(batch))
+        if self._extracted - self._taken >= len(batch.times):
+            batch = self._stage(batch, ahead=True)
         self._extracted += len(batch.times)
-        assert rows.position is not None, "these rows were not read by a reader"
-        status = self.status[rows.position.number]
-        status.rows += rows.table.num_rows
-        newest = int(extents.latest.max(initial=NO_TIME))
+        return batch
+
+    def _measure(self, batch: EventBatch) -> EventBatch:
+        """Measure the runs of tuples, unless that is done."""
+        if batch.staged is None:
+            batch = self._stage(batch, ahead=False)
+        if batch.staged is None:
+            extents = RunExtents.measure(batch.times, batch.slots, registered=batch.registered)
+            batch = replace(batch, extents=extents)
+        position = batch.rows.position
+        assert position is not None, "these rows were not read by a reader"
+        status = self.status[position.number]
+        status.rows += batch.rows.table.num_rows
+        newest = int(batch.extents.latest.max(initial=NO_TIME))
         if newest != NO_TIME:
             status.newest = newest if status.newest is None else max(status.newest, newest)
         return batch
+
+    def _stage(self, batch: EventBatch, *, ahead: bool) -> EventBatch:
+        """Find the presence of tuples, and measure their runs, where this is of use."""
+        staged = None
+        if len(self.inputs) == 1 and not self.live:  # else tuples are merged
+            staged = self._extractor.stage(batch, ahead=ahead)
+        return batch if staged is None else replace(batch, extents=staged.extents, staged=staged)
 
     def _extract_again(self, batch: MergedBatch) -> MergedBatch:
         """Extract the events of delayed tuples again, by the current specification."""

@@ -291,12 +291,14 @@ class VersionedWindows:
         both = np.concatenate([batch.masks.dense, masks], axis=1)
         return replace(batch, masks=EventMasks(both))
 
-    def stage(self, batch: EventBatch) -> StagedPresence | None:
+    def stage(self, batch: EventBatch, *, ahead: bool) -> StagedPresence | None:
         """Find the presence of tuples before they are judged; None if that is of no use."""
         if self.next is not None:
             return None
         state = self.window_state
-        return state.panes.stage(batch.slots, batch.masks, batch.extents, len(state.subjects))
+        return state.panes.stage(
+            batch.times, batch.slots, batch.masks, len(state.subjects), ahead=ahead
+        )
 
     def insert(self, batch: MergedBatch, verdicts: Verdicts, begin: int, end: int) -> None:
         """Insert the accepted tuples from `begin` to `end`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -54,10 +55,11 @@ class SpecColumns:
 
     spec: Specification
     recorded: RecordedTypes = field(default_factory=dict)
-    usage: ColumnUses = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "usage", find_column_uses(self.spec))
+    @cached_property
+    def usage(self) -> ColumnUses:
+        """How conditions use columns; typed sources do not need it."""
+        return find_column_uses(self.spec)
 
     def columns(self, stream: str) -> list[str]:
         """Return the columns of a stream that the specification reads."""

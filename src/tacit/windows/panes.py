@@ -31,7 +31,7 @@ from tacit.patterns.event_lists import EventLists
 from tacit.windows.automaton import StreamingAutomaton
 from tacit.windows.clock import NONE, TAKEN, Verdicts
 from tacit.windows.event_buffer import BufferPiece, EventBuffer
-from tacit.windows.runs import RUN, RunExtents, find_extent
+from tacit.windows.runs import RUN, find_extent
 from tacit.windows.staging import NO_SKIPS, StagedPresence
 
 _RING_BYTES = 1 << 20
@@ -43,6 +43,8 @@ _PIECE: Final = 1 << 15
 """The number of tuples that a thread inserts at a time."""
 _STAGED: Final = 1 << 17
 """Fewer tuples than this are not staged: the result is as large as a part of a window."""
+_FEW_THREADS: Final = 2
+"""With more threads than these, tuples that are not staged ahead are inserted by several."""
 _MOST_RINGS: Final = 4
 """The most threads that insert at the same time: each has a ring of its own."""
 _MOST_BYTES = 16 << 30
@@ -175,21 +177,27 @@ class Panes:
             self._automaton.grow(ring.shape[1])
 
     def stage(
-        self, slots: NDArray[np.int32], masks: EventMasks, extents: RunExtents, width: int
+        self,
+        times: NDArray[np.int64],
+        slots: NDArray[np.int32],
+        masks: EventMasks,
+        width: int,
+        *,
+        ahead: bool,
     ) -> StagedPresence | None:
         """Find the presence of tuples before they are judged; None if that is of no use.
 
-        Another thread may call this. All slots are below `width`.
+        If it is not done `ahead`, by another thread, then only if few threads can insert the tuples
+        later. All slots are below `width`.
         """
         if (
             not self._presence
-            or self._workers.threads < 2
+            or not (ahead or self._workers.threads <= _FEW_THREADS)
             or len(self.ordered_types) != 1
             or len(masks.codes) < max(_STAGED, width)
-            or not len(extents.earliest)
         ):
             return None
-        return StagedPresence.find(slots, masks, extents, self.size, width)
+        return StagedPresence.find(times, slots, masks, self.size, width)
 
     def insert(
         self,
@@ -203,13 +211,11 @@ class Panes:
     ) -> None:
         """Insert the accepted tuples from `begin` to `end` into their windows.
 
-        If the presence of some runs is `staged`, and all of them are accepted, only the others are
-        inserted.
+        The presence of runs that are `staged` is added if all of them are accepted.
         """
         each, runs, slots, skips = verdicts.each, verdicts.runs, freeze(slots), NO_SKIPS
-        if staged is not None and staged.is_accepted(verdicts, begin, end):
-            staged.add_to(self._ring)
-            skips = staged.runs
+        if staged is not None:
+            skips = staged.add_accepted(verdicts, begin, end, self._ring)
         place = partial(_insert, slots, times, masks.codes, masks.table, each, runs, skips)
         parallel = end - begin >= _PARALLEL and self._workers.threads > 1
         if not self._has_ordered and self._presence:

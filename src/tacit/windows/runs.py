@@ -29,12 +29,17 @@ class RunExtents:
     """0 if all slots are known not to be negative."""
 
     @classmethod
+    def allocate(cls, count: int) -> RunExtents:
+        """Allocate the extents of the runs of `count` tuples."""
+        runs = -(-count // RUN)
+        return cls(np.empty(runs, np.int64), np.empty(runs, np.int64), np.zeros(runs, np.int32))
+
+    @classmethod
     def measure(
         cls, times: NDArray[np.int64], slots: NDArray[np.int32], *, registered: bool = False
     ) -> RunExtents:
         """Measure all runs of some tuples; if all are `registered`, no slot is negative."""
-        runs = -(-len(times) // RUN)
-        found = cls(np.empty(runs, np.int64), np.empty(runs, np.int64), np.zeros(runs, np.int32))
+        found = cls.allocate(len(times))
         # Without slots the loop reads a third less memory.
         read = slots[:0] if registered else slots
         _measure(times, freeze(read), found.earliest, found.latest, found.least)
