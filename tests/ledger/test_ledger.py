@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from tacit.errors import FencedError, LedgerError, StaleError
 from tacit.ledger.accounts import Accounts
+from tacit.ledger.lease import Lease
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.verification import verify
 from tests.ledger.drafts import DAY, MINUTE, NANO, account, draft, opened, release
@@ -212,6 +215,26 @@ def test_a_stale_release_leaves_nothing_behind(ledger: Ledger) -> None:
     assert list(one.iterate_undelivered("x")) == []
     assert one.read_checkpoint() is None
     assert verify(ledger).releases == 1
+
+
+def test_a_commit_that_ends_early_leaves_nothing_behind(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at its beginning, as above, but after the answers and charges were written."""
+    lease = ledger.take_over("run", "a")
+    mine = opened(lease, ["a"], account(1, limit=2 * NANO))
+    release(lease, mine, 0)
+    before = lease.read_checkpoint()
+    with monkeypatch.context() as during:
+        during.setattr(Lease, "_write_checkpoint", Mock(side_effect=InterruptedError))
+        with pytest.raises(InterruptedError):
+            release(lease, mine, 1)
+    again = ledger.take_over("run", "a")
+    assert len(list(again.iterate_undelivered("x"))) == verify(ledger).releases == 1
+    assert again.read_checkpoint() == before
+    assert again.read_until() == MINUTE
+    assert release(again, opened(again, ["a"], account(1, limit=2 * NANO)), 1) == [[False]]
+    assert verify(ledger).passed
 
 
 def test_limits_of_different_horizons_see_the_same_charges(ledger: Ledger) -> None:
