@@ -65,7 +65,7 @@ def test_a_release_that_is_found_before_the_run_tells_of_it_is_delivered_once(
     """A commit is visible before the run can tell its sinks. Later ones are delivered as usual."""
     monkeypatch.setattr(delivery, "unpack", lambda *_: (pa.table({"a": [1]}), {}))
     stored, sink = StoredReleases(1), ReceivingSink()
-    made = Delivery(cast(Lease, stored), [cast(Sink, sink)], cast(Any, None))
+    made = Delivery(cast("Lease", stored), [cast("Sink", sink)], cast("Any", None))
     made.start()
     try:
         assert sink.received.acquire(timeout=60)
