@@ -73,7 +73,7 @@ def test_steps_are_counted_as_the_symbols_have_them(name: str, profiles: int) ->
             counted = rng.random(subjects) < 0.7
             table = learner.tables(known, predicted.slot)[..., : state.beliefs.shape[2]]
             expected *= FORGET**5
-            for row in np.flatnonzero(counted & (state.groups >= 0)):
+            for row in np.flatnonzero(counted & (state.groups >= 0)).tolist():
                 cell, *both = count_one_by_one(
                     one, state, predicted, after, table.astype(np.float64), row
                 )
