@@ -256,6 +256,24 @@ FAULTS: Final = (
         "counted = None",
         "engines/test_late_subjects.py",
     ),
+    fault(
+        "privacy/mechanisms/optimal/memory/protector.py",
+        "len(slots), words.shape[1])",
+        "len(slots), -1)",
+        "pipeline/test_memory_runs.py",
+    ),
+    fault(
+        "privacy/mechanisms/optimal/memory/learning.py",
+        "(steps[1] + _STRENGTH) / (steps[0] + _STRENGTH)",
+        "(steps[0] + _STRENGTH) / (steps[1] + _STRENGTH)",
+        "privacy/mechanisms/test_memory_learning.py",
+    ),
+    fault(
+        "privacy/mechanisms/optimal/memory/learning.py",
+        "if window % _REFRESHED == 0 and self._private:",
+        "if False:",
+        "privacy/mechanisms/test_memory_learning.py",
+    ),
     # answers
     fault(
         "answers/codec.py", "if table[place] < 0:", "if table[place] <= 0:", "answers/test_codec.py"
@@ -406,11 +424,23 @@ FAULTS: Final = (
     ),
     fault(
         "pipeline/delivery.py",
+        "if number > self._delivered:",
+        "if True:",
+        "pipeline/test_delivery.py",
+    ),
+    fault(
+        "pipeline/delivery.py",
         "delivery.wait(MOST_WAITING - 1, deadline)",
         "True",
         "engines/test_ledger_runs.py",
     ),
     # connectors
+    fault(
+        "connectors/csv.py",
+        "if bytes(data[: len(BOM)]) == BOM:",
+        "if False:",
+        "connectors/test_csv.py",
+    ),
     fault(
         "connectors/csv.py",
         "if at < len(data) and data[at] == _LF:",
