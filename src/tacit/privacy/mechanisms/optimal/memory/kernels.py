@@ -854,16 +854,14 @@ def advance_eight(
         if count == 0:
             break
         to = done - first if kept else 0
-        for n in range(count):
-            i = np.uint64(done + n)
-            openness_after[i], groups[i] = openness[i], groups_before[i]
-            store(stored_after, (done + n) * LANES, load(stored, (done + n) * LANES))
         for number in range(windows):
             window = np.uint64(number)
             for n in range(count):
                 i = np.uint64(done + n)
                 context = np.uint64(contexts[window, i])
-                group, before, average = group_of[context], groups[i], openness_after[i]
+                group = group_of[context]
+                before = groups[i] if number else groups_before[i]
+                average = openness_after[i] if number else openness[i]
                 level = np.int64(average >= low) + np.int64(average >= high)
                 kind = kind_of[np.uint64(group)]
                 cell = kind_of[np.uint64(max(0, before))] * kinds + kind
@@ -877,7 +875,8 @@ def advance_eight(
                 if place < 0:
                     store(predicted, at, load(start, -1 - place))
                 else:
-                    shares = load(stored_after, (done + n) * LANES)
+                    own = (done + n) * LANES
+                    shares = load(stored_after, own) if number else load(stored, own)
                     scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(shares)))
                     found = add_rows(none, shares, tables, place, LANES)
                     store(predicted, at, multiply(found, scale))
