@@ -150,9 +150,12 @@ def test_a_status_that_is_damaged_is_refused(folders: Folders) -> None:
 
 
 def test_python_has_every_option_of_the_command() -> None:
-    """Except what only a terminal needs; `attach` and the numbers of refused tuples are results."""
+    """Except what only a terminal needs, and what has a function or a result of its own.
+
+    These are `attach`, `load` with the folders that it may read, and the numbers of refused tuples.
+    """
     names = {"sink": "to", "plan_file": "plan", "ledger_place": "ledger"}
-    for_a_terminal = {"engine", "attach", "log", "log_level", "as_json", "allowed"}
+    others = {"engine", "attach", "allow_path", "log", "log_level", "as_json", "allowed"}
     command = {names.get(str(one.name), str(one.name)) for one in command_submit.params}
-    assert command - for_a_terminal - signature(submit).parameters.keys() == set()
+    assert command - others - signature(submit).parameters.keys() == set()
     assert {"true", "streams"} == signature(submit).parameters.keys() - command
