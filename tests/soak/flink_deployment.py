@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -253,10 +256,48 @@ def test_a_job_waits_for_taskmanagers_that_come_later(tmp_path: Path) -> None:
         feeder.start()
         try:
             driver.wait_for(2, cluster)
+            _check_metrics(cluster)
         finally:
             feeder.stop()
         driver.stop()
         check(driver, feeder.paths)
+
+
+def _check_metrics(cluster: StandaloneCluster) -> None:
+    """Flink has our metrics of the releaser, which are public, and no others."""
+    job = cluster.rest.find_running("home")
+    assert job is not None
+    vertices = f"/v1/jobs/{job.id}/vertices"
+    names = {one["id"]: one["name"] for one in _get(cluster, f"/v1/jobs/{job.id}")["vertices"]}
+    deadline = time.monotonic() + 120
+    while True:
+        found = {
+            metric["id"]: name
+            for vertex, name in names.items()
+            for metric in _get(cluster, f"{vertices}/{vertex}/metrics")
+            if ".tacit." in metric["id"]
+        }
+        released = [metric for metric in found if metric.endswith(".tacit.windowsReleased")]
+        if released:
+            place = next(vertex for vertex, name in names.items() if name == found[released[0]])
+            (value,) = _get(cluster, f"{vertices}/{place}/metrics?get={released[0]}")
+            if int(value["value"]) >= 2:
+                break
+        assert time.monotonic() < deadline, found
+        time.sleep(0.5)
+    assert {metric.rpartition(".")[2] for metric in found} == {
+        "windowsReleased",
+        "releasedUntil",
+        "subjectsExhausted",
+        "releasesUndelivered",
+        "deliveryRetries",
+    }
+    assert set(found.values()) == {"releaser"}
+
+
+def _get(cluster: StandaloneCluster, path: str) -> Any:
+    with urllib.request.urlopen(f"http://{cluster.address}{path}", timeout=60) as answer:
+        return json.load(answer)
 
 
 def test_the_manifests_for_kubernetes_are_valid(tmp_path: Path) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import urllib.request
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
+from tacit.cli.submit import submit as command_submit
 from tacit.engines.flink.failures import Failure
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.job_status import JobStatus
 from tacit.engines.flink.launch import RunningJob
 from tacit.engines.flink.rest import Cluster
 from tacit.engines.flink.run import FlinkRun
-from tacit.engines.flink.submission import JobOptions, serve_metrics
+from tacit.engines.flink.submission import JobOptions, serve_metrics, submit
 from tacit.errors import OptionError, StateError
 from tacit.spec.yaml_reader import loads
 from tests.engines.sharded.simulated import made
@@ -145,3 +147,15 @@ def test_a_status_that_is_damaged_is_refused(folders: Folders) -> None:
     folders.status.write_text("{")
     with pytest.raises(StateError, match="cannot be read"):
         JobStatus.read(folders.status)
+
+
+def test_python_has_every_option_of_the_command() -> None:
+    """Except what only a terminal needs, and what has a function or a result of its own.
+
+    These are `attach`, `load` with the folders that it may read, and the numbers of refused tuples.
+    """
+    names = {"sink": "to", "plan_file": "plan", "ledger_place": "ledger"}
+    others = {"engine", "attach", "allow_path", "log", "log_level", "as_json", "allowed"}
+    command = {names.get(str(one.name), str(one.name)) for one in command_submit.params}
+    assert command - others - signature(submit).parameters.keys() == set()
+    assert {"true", "streams"} == signature(submit).parameters.keys() - command

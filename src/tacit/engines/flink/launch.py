@@ -29,8 +29,8 @@ _ALWAYS: Final = {
 _RECOVERY: Final = "execution.state-recovery.path"
 _INTERVAL: Final = "execution.checkpointing.interval"
 _FEW_SHARDS: Final = 16
-"""The most shards of a task with which a checkpoint every second costs little: each shard's state
-takes about 3 ms.
+"""The most shards of a task with which a checkpoint every second costs little: the state of each
+takes about a millisecond.
 """
 _DEFAULTS: Final = {
     "execution.checkpointing.min-pause": "200 ms",
