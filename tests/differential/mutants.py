@@ -30,6 +30,7 @@ from tacit.pipeline.deadletters import DeadLetters
 from tacit.pipeline.engine import Engine
 from tacit.pipeline.settlement import Settlement
 from tacit.pipeline.sources import Batch, encode_keys
+from tacit.pipeline.versioned_windows import VersionedWindows
 from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.privacy.mechanisms.noisy_windows import NoisyWindows
 from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter
@@ -366,13 +367,13 @@ def beliefs_know_who_was_heard() -> Iterator[None]:
 @contextmanager
 def windows_with_events_gain_more() -> Iterator[None]:
     """A limit is spent where subjects send something."""
-    gains = Engine.gains
+    gains = VersionedWindows.gains
 
-    def heard(self: Engine, closed: ClosedWindows) -> Any:
+    def heard(self: VersionedWindows, closed: ClosedWindows) -> Any:
         sent = closed.panes.words.any(axis=(0, 2))
         return np.where(sent, 10.0, gains(self, closed) * 0)
 
-    with patch.object(Engine, "gains", heard):
+    with patch.object(VersionedWindows, "gains", heard):
         yield
 
 

@@ -305,11 +305,15 @@ class Runner:
         """Who does not pay, and the charges `[private pattern][subject]`."""
         engine, accounts = self.engine, self.accounts
         start = (closed.panes.first - self.spec.windows.panes + 1) * self.spec.windows.pane
-        prices = engine.price(closed, self.claims)[0]
+        prices = engine.windows.price(closed, self.claims)[0]
         exhausted = accounts.find_exhausted(start, prices)
         if self.pacer.active:
             exhausted |= self.pacer.find_declined(
-                accounts, start, prices, engine.gains(closed), engine.policy_numbers(closed)
+                accounts,
+                start,
+                prices,
+                engine.windows.gains(closed),
+                engine.windows.policy_numbers(closed),
             )
         accounts.charge(start, exhausted, None, prices)
         return exhausted, np.where(exhausted, 0, prices)

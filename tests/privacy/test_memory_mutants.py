@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.pipeline.engine import Engine
 from tacit.pipeline.pacing import Pacer
 from tacit.pipeline.versioned_windows import VersionedWindows
 from tacit.pipeline.window_state import WindowState
@@ -180,30 +179,30 @@ def test_a_limit_is_forgotten_from_window_to_window(monkeypatch: Patch) -> None:
 
 def test_spending_looks_at_a_private_event(monkeypatch: Patch) -> None:
     assert not breaks("pacing")
-    gains = Engine.gains
+    gains = VersionedWindows.gains
 
-    def peeking(self: Engine, closed: Any) -> Any:
+    def peeking(self: VersionedWindows, closed: Any) -> Any:
         # The first event type is private.
         there = (closed.panes.words[0, :, 0] & np.uint64(1)) > 0
         return gains(self, closed) * np.where(there, 10, 1)
 
-    monkeypatch.setattr(Engine, "gains", peeking)
+    monkeypatch.setattr(VersionedWindows, "gains", peeking)
     assert breaks("pacing")
 
 
 def test_exploration_follows_a_private_event(monkeypatch: Patch) -> None:
     assert not breaks("pacing")
-    decline, gains = Pacer.find_declined, Engine.gains
+    decline, gains = Pacer.find_declined, VersionedWindows.gains
     seen: list[Any] = []
 
-    def note(self: Engine, closed: Any) -> Any:
+    def note(self: VersionedWindows, closed: Any) -> Any:
         seen[:] = [(closed.panes.words[0, :, 0] & np.uint64(1)) > 0]
         return gains(self, closed)
 
     def peeking(self: Pacer, *given: Any) -> Any:
         return decline(self, *given) & ~seen[0]
 
-    monkeypatch.setattr(Engine, "gains", note)
+    monkeypatch.setattr(VersionedWindows, "gains", note)
     monkeypatch.setattr(Pacer, "find_declined", peeking)
     assert breaks("pacing")
 

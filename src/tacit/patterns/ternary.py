@@ -70,7 +70,7 @@ def find_status(pattern: Pattern, unknown: AbstractSet[str], window: Sequence[Tu
 
 
 def underapproximate(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
-    """If this is detected, the pattern is detected whatever the unknown events do.
+    """Return a pattern over the known events: wherever it is detected, this one is too.
 
     >>> underapproximate(Or("a", And("b", "x")), {"x"})
     a
@@ -84,7 +84,7 @@ def underapproximate(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | b
 
 
 def overapproximate(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
-    """If this is not detected, the pattern is not detected whatever the unknown events do.
+    """Return a pattern over the known events: this one is detected only where it is.
 
     >>> overapproximate(Seq("a", Not("b"), "x", "c"), {"x"})
     SEQ(a, c)

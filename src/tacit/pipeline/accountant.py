@@ -86,8 +86,8 @@ class Accountant:
             raise AssertionError("where there are limits, windows close one by one")
         if accounts.private and not public_only:
             claims = list_claims(accounts.private)
-            prices = self._engine.price(closed, claims)
-            counts = self._engine.price_counts(closed, claims)
+            prices = self._engine.windows.price(closed, claims)
+            counts = self._engine.windows.price_counts(closed, claims)
             since = closed.since[self._slots]
             for place, start in enumerate(starts):
                 own = prices[place][:, self._slots]
@@ -123,8 +123,8 @@ class Accountant:
         kept = counted + self._reserve.find_reserved(accounts, start)
         exhausted = accounts.find_exhausted(start, np.where(prices > 0, prices + kept, 0))
         if self._pacer.active:
-            gains = self._engine.gains(closed)[self._slots]
-            policies = self._engine.policy_numbers(closed)[self._slots]
+            gains = self._engine.windows.gains(closed)[self._slots]
+            policies = self._engine.windows.policy_numbers(closed)[self._slots]
             exhausted |= self._pacer.find_declined(accounts, start, prices, gains, policies, kept)
         return exhausted
 

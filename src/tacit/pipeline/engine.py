@@ -30,7 +30,6 @@ from tacit.pipeline.versions import SpecVersion
 from tacit.pipeline.window_state import ClosedWindows, WindowState
 from tacit.privacy.mechanisms.optimal.memory.learning import measure_drift
 from tacit.privacy.noise import Noise
-from tacit.privacy.prices import Claim
 from tacit.privacy.randomness import RandomSource
 from tacit.spec.subjects import list_subjects
 from tacit.windows.clock import REASONS, TAKEN, Clock, Verdicts
@@ -82,6 +81,7 @@ class Engine:
         self._noise = noise or Noise()
         self._workers = compiled.evaluator.workers
         self.windows = VersionedWindows(compiled, make_window_state(compiled, subjects), version)
+        """The open windows; ask them for the prices of closed ones."""
         self.clock = Clock.initial(
             windows.pane,
             windows.lateness,
@@ -213,24 +213,6 @@ class Engine:
     ) -> Answers:
         """Answer closed windows; `exhausted` and `uncounted` are as in `WindowState.answer`."""
         return self.windows.answer(closed, exhausted, uncounted)
-
-    def price(self, closed: ClosedWindows, claims: Sequence[Claim]) -> NDArray[np.int64]:
-        """Return what answering closed windows costs, as `WindowState.price` does."""
-        return self.windows.price(closed, claims)
-
-    def price_counts(
-        self, closed: ClosedWindows, claims: Sequence[Claim]
-    ) -> NDArray[np.int64] | None:
-        """Return what the counts of the windows that were priced last cost; None without counts."""
-        return self.windows.price_counts(closed, claims)
-
-    def gains(self, closed: ClosedWindows) -> NDArray[np.float64]:
-        """Return by slot what the draws of the window that was priced last gain; inf if unknown."""
-        return self.windows.gains(closed)
-
-    def policy_numbers(self, closed: ClosedWindows) -> NDArray[np.int32]:
-        """Return by slot the number of each subject's policy, in the version of these windows."""
-        return self.windows.policy_numbers(closed)
 
     @property
     def drift(self) -> float | None:
