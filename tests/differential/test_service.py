@@ -35,7 +35,8 @@ from tests.differential.neighbours import variants
 from tests.differential.outputs import LEDGER
 from tests.differential.test_broker import closing_tuples
 from tests.differential.worlds import Variant, World, describe, make_world
-from tests.service.services import TLS
+from tests.service.services import TLS, Running
+from tests.service.test_access import list_routes
 
 PATIENCE = 60.0
 PATHS = (
@@ -61,17 +62,28 @@ PATHS = (
     "/v1/counts.csv",
     "/v1/counts.parquet",
     "/v1/counts.arrow",
+    "/v1/counts.jsonl",
+    "/v1/tokens",
+    "/v1/openapi.json",
     "/v1/nowhere",
     "/v1/proposals",
     "/v1/proposals/1",
     "/v1/catalogue",
     "/v1/policies",
     "/v1/versions",
+    "/v1/versions/1",
+    "/v1/versions/1/changes",
     "/v1/acts",
+    "/",
+    "/login",
+    "/login/openid",
+    "/login/openid/done",
     "/console/propose",
     "/console/propose/live",
     "/console/policies",
+    "/console/policies/live",
     "/console/approvals",
+    "/console/approvals/live",
     "/console/versions",
     "/console/acts",
     "/console",
@@ -84,6 +96,35 @@ PATHS = (
     "/console/checks",
     "/console/checks/live",
 )
+CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("POST", "/v1/queries", {"name": "more", "pattern": "("}),
+    ("DELETE", "/v1/queries/nope", {}),
+    ("DELETE", "/v1/proposals/9", {}),
+    ("POST", "/v1/proposals/9/approve", {}),
+    ("POST", "/v1/proposals/9/reject", {}),
+    ("PUT", "/v1/policies/nope", {"epsilon": "1"}),
+    ("DELETE", "/v1/policies/nope", {}),
+    ("POST", "/v1/versions/1/approve", {}),
+    ("POST", "/v1/tokens", {"role": "operator", "name": "me"}),
+    ("DELETE", "/v1/tokens/000000000000", {}),
+    ("POST", "/v1/streams/nope/tuples", {}),
+)
+"""Requests that change nothing here: they are mistaken, or for others."""
+FORMS = (
+    "/console/propose",
+    "/console/propose/check",
+    "/console/policies",
+    "/console/policies/withdraw",
+    "/console/proposals/9/withdraw",
+    "/console/proposals/9/decide",
+    "/console/versions/9/approve",
+    "/console/verify",
+    "/console/tokens",
+    "/console/tokens/000000000000/revoke",
+)
+UNSEEN = {("POST", "/login"), ("POST", "/logout"), ("GET", "/console/events")}
+"""The first two say nothing but whether a token is valid; the third sends the same event again for
+each release, whatever is in it."""
 Seen = dict[tuple[str, str], Any]
 
 
@@ -150,9 +191,17 @@ def look(service: Service, world: World, paths: Sequence[str] = PATHS) -> Seen:
         with httpx.Client(base_url=service.url, timeout=PATIENCE, verify=TLS) as client:
             client.post("/login", data={"token": token})
             own = [f"/console/queries/{query.name}" for query in world.spec.queries]
-            for path in (*paths, *own):
+            for path in (*paths, *own, *(f"{page}/live" for page in own)):
                 seen[f"{role} {name}", path] = _show(client.get(path))
             bearer = {"Authorization": f"Bearer {token}"}
+            for method, path, body in CALLS:
+                called = client.request(method, path, json=body, headers=bearer)
+                seen[f"{role} {name}", f"{method} {path}"] = _show(called)
+            csrf = re.search('name="csrf" value="([0-9a-f]+)"', client.get("/console").text)
+            assert csrf is not None
+            for path in FORMS:
+                fields = {"csrf": csrf[1], "name": "more", "kind": "pattern", "pattern": "("}
+                seen[f"{role} {name}", f"POST {path}"] = _show(client.post(path, data=fields))
             events = list(world.spec.events)
             asked: dict[str, Any] = {"name": "more", "pattern": events[0]}
             checked = client.post("/v1/queries/check", json=asked, headers=bearer)
@@ -171,7 +220,28 @@ def look(service: Service, world: World, paths: Sequence[str] = PATHS) -> Seen:
     with httpx.Client(base_url=service.url, verify=TLS) as client:
         for path in paths:
             seen["nobody", path] = _show(client.get(path))
+        for method, path, body in CALLS:
+            seen["nobody", f"{method} {path}"] = _show(client.request(method, path, json=body))
+        for path in FORMS:
+            seen["nobody", f"POST {path}"] = _show(client.post(path))
     return seen
+
+
+def find_unseen(service: Service, seen: Seen) -> set[tuple[str, str]]:
+    """The routes of which no response was compared."""
+    asked = {("GET", path.partition("?")[0]) for _, path in seen if path.startswith("/")}
+    asked |= {(where.partition(" ")[0], where.partition(" ")[2]) for _, where in seen}
+    streams = {"stream": "/v1/answers/stream", "counts stream": "/v1/counts/stream"}
+    asked |= {("GET", streams[where]) for _, where in seen if where in streams}
+    asked |= {("POST", "/v1/queries/check") for _, where in seen if where == "check"}
+    return {
+        (method, path)
+        for method, path in list_routes(Running(service, []))
+        if not any(
+            method == one and re.fullmatch(re.sub(r"\{[^}]+\}", "[^/]+", path), place)
+            for one, place in asked
+        )
+    }
 
 
 def _show(response: httpx.Response) -> tuple[int, list[tuple[str, str]], bytes]:
@@ -200,6 +270,11 @@ def see_both(world: World, folder: Path, paths: Sequence[str] = PATHS) -> tuple[
         with serving(world, folder / f"run-{number}") as service:
             send(service, world, variant)
             found.append(look(service, world, paths))
+            if paths is PATHS:
+                counts = ("GET", "/v1/counts/stream")
+                counted = any(where == "counts stream" for _, where in found[-1])
+                unseen = UNSEEN if counted else {*UNSEEN, counts}
+                assert find_unseen(service, found[-1]) == unseen
     first, second = found
     return first, second
 

@@ -16,14 +16,18 @@ import time
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import httpx
 from playwright.sync_api import sync_playwright
 
 import tacit
-from tests.service.services import killing_after
+from tests.service.services import TLS, bearer, killing_after
 
 OUT = Path(__file__).parents[2] / "docs" / "service"
 _PATIENCE = 900_000
 """Milliseconds to wait for curves and leaks, which are computed in the background."""
+
+_WINDOWS = 6
+"""How many windows are released before the first picture."""
 
 
 class Picture(NamedTuple):
@@ -92,6 +96,18 @@ def propose(links: dict[str, str]) -> None:
         time.sleep(1)
 
 
+def wait_for_windows(links: dict[str, str]) -> None:
+    """Wait until some windows are live."""
+    url, token = links["operator"].split("/login#")
+    deadline = time.monotonic() + _PATIENCE / 1000
+    while (
+        httpx.get(f"{url}/v1/status", headers=bearer(token), verify=TLS).json()["windows"]
+        < _WINDOWS
+    ):
+        assert time.monotonic() < deadline, "the demo releases no windows"
+        time.sleep(1)
+
+
 def main() -> None:
     """Take the pictures that are named, or all of them."""
     OUT.mkdir(exist_ok=True)
@@ -105,10 +121,10 @@ def main() -> None:
             page = browser.new_page()
             page.goto(links["operator"])
             page.wait_for_url("**/console")
-            for path in ("/console/plan", "/console/checks"):  # what they show is computed then
-                page.goto(links["operator"].split("/login")[0] + path)
+            for name in {"plan", "leaks"} & {*chosen}:  # what they show is computed then
+                page.goto(links["operator"].split("/login")[0] + PICTURES[name].path)
             page.close()
-            time.sleep(60)  # until some windows are live
+            wait_for_windows(links)
             for name, picture in PICTURES.items():
                 if name not in chosen:
                     continue

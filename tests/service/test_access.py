@@ -369,6 +369,19 @@ def test_every_response_has_the_security_headers(served: Running) -> None:
             assert "server" not in response.headers
 
 
+def test_behind_tls_browsers_use_nothing_else(served: Running) -> None:
+    """A proxy on this machine says that it terminates TLS; the cookie is for this host alone."""
+    with served.client() as client:
+        behind = {"X-Forwarded-Proto": "https"}
+        for path in ("/v1/health", "/v1/me", "/nowhere", "/static/console.css"):
+            response = client.get(path, headers=behind)
+            assert response.headers["strict-transport-security"] == "max-age=31536000"
+        token = served.token("consumer", "city")
+        cookie = client.post("/login", data={"token": token}, headers=behind).headers["set-cookie"]
+    assert cookie.startswith("__Host-tacit_session=")
+    assert "; Secure" in cookie
+
+
 def test_nothing_secret_is_logged(
     served: Running, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -401,6 +414,32 @@ def test_the_openapi_document_describes_every_route_and_its_problems(served: Run
             for status, answer in described_route["responses"].items():
                 if status >= "400":
                     assert "application/problem+json" in answer["content"], described_route
+
+
+def test_the_openapi_document_has_an_example_for_everything_with_a_form(served: Running) -> None:
+    """Bodies of requests and successful responses; files and streams say what they are."""
+    with served.client() as client:
+        document = client.get("/v1/openapi.json").json()
+    schemas = document["components"]["schemas"]
+
+    def has_example(content: dict[str, Any]) -> bool:
+        schema = content.get("schema", {})
+        schema = schema.get("items", schema)
+        named = schemas.get(schema.get("$ref", "").rpartition("/")[2], schema)
+        return bool({"example", "examples"} & {*content, *named})
+
+    without = []
+    for path, methods in document["paths"].items():
+        for method, route in methods.items():
+            bodies = [route["requestBody"]] if "requestBody" in route else []
+            bodies += [one for code, one in route["responses"].items() if code < "300"]
+            without += [
+                (method, path, kind)
+                for body in bodies
+                for kind, content in body.get("content", {}).items()
+                if not has_example(content)
+            ]
+    assert without == []
 
 
 def test_facts_are_those_of_the_specification(served: Running) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 
 import tacit
 from tacit.errors import ServiceError
+from tacit.service.ingest_requests import IngestRequest
 from tests.service.conftest import WINDOWS
-from tests.service.services import SUBJECTS, Running, running
+from tests.service.services import PATIENCE, SUBJECTS, Running, running
 
 
 def test_a_consumer_reads_its_answers_and_facts(served: Running) -> None:
@@ -67,3 +69,28 @@ def test_a_source_sends_frames_once(tmp_path: Path) -> None:
         service.wait(3 * SUBJECTS * 3)
         consumer = tacit.connect(service.url, service.token("consumer", "clinic"))
         assert len(consumer.answers()) == 3 * SUBJECTS
+
+
+def test_without_a_number_nothing_is_sent_again_that_may_be_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 503 it may be there; with a number the same request is safe to repeat."""
+    monkeypatch.setattr("tacit.service.routes.ingest.STORE_SECONDS", 0.0)
+    monkeypatch.setattr("tacit.service.client._ATTEMPTS", 2)
+    sent: list[IngestRequest] = []
+    with running(tmp_path) as service:
+        inbox = service.service.state.inbox
+        assert inbox is not None
+
+        async def store(request: IngestRequest) -> bool:
+            sent.append(request)
+            await asyncio.sleep(PATIENCE)
+            return True
+
+        monkeypatch.setattr(inbox, "store", store)
+        client = tacit.connect(service.url, service.token("source", "sensor"))
+        for sequence, attempts in ((None, 1), (0, 2)):
+            sent.clear()
+            with pytest.raises(ServiceError) as late:
+                client.send("s", [{"who": "t0", "at": 1, "kind": "c"}], sequence=sequence)
+            assert (late.value.status, len(sent)) == (503, attempts)

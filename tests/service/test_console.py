@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -288,6 +290,24 @@ def test_pages_have_no_inline_script_or_style_and_load_nothing_from_elsewhere(
         assert all(place.startswith(("/", "#")) for place in places)
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_no_page_shows_the_inside_of_the_program(served: Running, role: str) -> None:
+    """Or breaks the content security policy; forms show again what was typed."""
+    paths = ["/console", "/console/map", "/console/queries/both", "/console/tokens"]
+    paths += [path for path, _ in WORKFLOW_PAGES if "checks" not in path and "/plan" not in path]
+    with browser(served, role, ROLES[role]) as client:
+        pages = [client.get(path).text for path in paths]
+        if role == "consumer":
+            typed = {"name": "more", "kind": "one_of", "values": "home: (", "pattern": "home: ("}
+            form = {**typed, "csrf": csrf(client.get("/console/propose"))}
+            pages.append(client.post("/console/propose", data=form).text)
+            assert ">home: (</textarea>" in pages[-1]
+            assert "<textarea" in pages[paths.index("/console/propose")]
+    for page in pages:
+        assert not re.search(r"object at 0x|built-in|&lt;bound|Undefined|>None<", page)
+        assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", page)
+
+
 def test_static_files_are_served_with_their_licence(served: Running) -> None:
     with served.client() as client:
         for name in ("console.css", "console.js", "htmx.min.js", "htmx.LICENSE.txt", "icon.svg"):
@@ -365,3 +385,20 @@ def test_more_windows_appear_when_they_are_released(tmp_path: Path) -> None:
             after = client.get("/console/queries/both/live").text
     assert before.count("<title>") == 2 * 5
     assert after.count("<title>") == 5 * 5
+
+
+def test_a_page_that_is_closed_leaves_nothing_waiting() -> None:
+    """Whoever waits for the next release stops; tasks that stay become errors in the log."""
+
+    async def leave() -> set[asyncio.Task[Any]]:
+        released, ended = asyncio.Event(), asyncio.Event()
+        page = asyncio.create_task(event_streams._is_set_soon(released, ended))
+        await asyncio.sleep(0.01)
+        page.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await page
+        await asyncio.sleep(0)
+        own = asyncio.current_task()
+        return {one for one in asyncio.all_tasks() if one is not own}
+
+    assert asyncio.run(leave()) == set()

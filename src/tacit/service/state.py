@@ -132,3 +132,12 @@ class ServiceState:
     def ready(self) -> bool:
         """Whether the run has begun and receives every tuple that is sent now."""
         return self.run is not None and not self.failed and not self.run.status.connecting
+
+    @property
+    def phase(self) -> str:
+        """What the run does now, in words for operators."""
+        if self.failed:
+            return "Stopped by an error; the log has the reason"
+        if self.run is None:
+            return "Starting"
+        return "Connecting to the sources" if self.run.status.connecting else "Running"

@@ -309,6 +309,7 @@ def show_operator(state: ServiceState) -> dict[str, Any]:
     expected = None if current is None or current.plan.expected is None else current.plan.expected
     overview = read_overview(state.ledger_place, state.name) if state.ledger_place else None
     return {
+        "phase": state.phase,
         "status": status,
         "rate": rates[-1] if rates else 0.0,
         "rates": draw_line(rates, "Tuples per second in the last three minutes"),

@@ -114,10 +114,12 @@ async def _is_set_soon(released: asyncio.Event, ended: asyncio.Event | None) -> 
         except TimeoutError:
             return False
     waits = [asyncio.create_task(one.wait()) for one in (released, ended)]
-    done, rest = await asyncio.wait(waits, timeout=_HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
-    for one in rest:
-        one.cancel()
-    return bool(done)
+    try:
+        await asyncio.wait(waits, timeout=_HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
+    finally:  # also if the reader goes
+        for one in waits:
+            one.cancel()
+    return released.is_set() or ended.is_set()
 
 
 async def _run(function: Callable[..., Any], *given: Any) -> Any:
