@@ -55,7 +55,8 @@ h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; } p { margin: .4rem 0; }
 th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line);
   vertical-align: top; } th { font-weight: 600; } td.n, th.n { text-align: right;
   font-variant-numeric: tabular-nums; }
-svg { width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+figure { overflow-x: auto; } svg { width: 100%; min-width: 34rem; height: auto; }
+svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 .bar { fill: var(--mark); } .rest { fill: var(--line); } .limit { stroke: var(--warn); }
 @media print { body { max-width: none; } h2 { break-after: avoid; } tr { break-inside: avoid; } }
 """
@@ -279,8 +280,9 @@ def _add_spending(page: ReportPage, statement: Statement) -> None:
             else "Spent is the largest amount of any one subject."
         )
         + " Amounts are epsilon for one subject and one private pattern, summed over windows."
-        " Horizons begin in each subject's local time. Windows asked cost something; free ones"
-        " revealed nothing and cost nothing.</p>"
+        " A row is one horizon: the period of a limit, or a day if there is none. Horizons begin in"
+        " the subject's local time. Windows asked cost something; free ones revealed nothing and"
+        " cost nothing.</p>"
     )
     if not statement.horizons:
         text += "<p>Nothing was spent.</p>"
