@@ -326,7 +326,7 @@ class Reader:
         sources = []
         for number, front in enumerate(begin):
             extracted = prefetch(map(self._extract, self._rows(number)), ahead)
-            events = map(self._measure, extracted)
+            events: Iterator[EventBatch] = map(self._measure, extracted)
             if extractor.jumps is not None:
                 events = confirm(events, extractor.jumps, front)
             sources.append(events)
