@@ -140,7 +140,7 @@ class RegistryExtractor:
         """Nothing is inserted here."""
         return False
 
-    def stage(self, batch: EventBatch) -> StagedPresence:
+    def stage(self, batch: EventBatch) -> StagedPresence:  # noqa: ARG002
         """Nothing is inserted here."""
         raise AssertionError("there are no windows")
 
