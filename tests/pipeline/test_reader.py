@@ -84,6 +84,7 @@ class Extractor:
         return False
 
     def stage(self, batch: EventBatch) -> StagedPresence:
+        """Nothing is found ahead."""
         raise AssertionError
 
 
