@@ -37,6 +37,8 @@ class Done:
     """The seconds of everything else: the start, the warm-up, the end."""
     detected: NDArray[np.bool_]
     """`[window][subject][query]`: the answers."""
+    true: Spent | None = None
+    """The time of the same job with true answers, if ours was measured so too."""
 
 
 def java_environment(folder: Path, *packages: str) -> Path:

@@ -315,6 +315,12 @@ FAULTS: Final = (
         "ledger/test_archive.py",
     ),
     fault(
+        "ledger/database.py",
+        "execution_options(**{_WRITES: True})",
+        'execution_options(isolation_level="AUTOCOMMIT")',
+        "ledger/test_ledger.py",
+    ),
+    fault(
         "ledger/lease.py",
         'if row["epoch"] != self.epoch:',
         'if row["epoch"] < self.epoch:',

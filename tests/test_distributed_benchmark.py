@@ -86,9 +86,9 @@ def test_a_rival_with_other_answers_stops_the_benchmark(job: Job, setting: Setti
 def test_our_job_is_held_to_each_target_and_to_the_local_engine(
     job: Job, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = Done(Spent(0.25, 0.5), 9, distributed.true_answers(job))
+    done = Done(Spent(0.25, 0.5), 9, distributed.true_answers(job), Spent(0.5, 1))
     monkeypatch.setattr(distributed, "ours_on_flink", lambda *_: done)
-    alone, ratio, share = distributed._compare(job, [_rival(wrong=0)], setting)
+    alone, ratio, true, share, durable = distributed._compare(job, [_rival(wrong=0)], setting)
     assert isinstance(alone, Finding)
     assert alone.target is None
     assert isinstance(ratio, Finding)
@@ -97,6 +97,12 @@ def test_our_job_is_held_to_each_target_and_to_the_local_engine(
     assert ratio.seconds[OURS] == done.spent
     assert "Other 2.0 s" in ratio.note
     assert share.by_processor == alone.seconds[OURS].processor / 0.5
+    assert isinstance(true, Finding)
+    assert (true.value, true.by_processor, true.target) == (2, 1, None)
+    assert isinstance(durable, Finding)
+    (with_ledger, on_flink) = durable.seconds.values()
+    assert durable.by_processor == with_ledger.processor / on_flink.processor
+    assert (durable.target, on_flink) == (None, done.spent)
 
 
 def test_our_job_may_not_give_other_answers_either(

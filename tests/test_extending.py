@@ -24,7 +24,7 @@ from tacit.connectors.openers import open_resumable_sink
 from tacit.errors import SinkError, SourceError, SpecificationError
 from tacit.evaluation import methods
 from tacit.evaluation.baselines import BASELINES, Baseline
-from tacit.evaluation.palette import mechanism_style
+from tacit.evaluation.palette import find_mechanism_style
 from tacit.evaluation.synthetic import draw_data_set
 from tacit.pipeline.sinks import Sink
 from tacit.pipeline.sources import Source
@@ -35,6 +35,7 @@ from tests.evaluation.baselines import test_contract
 from tests.privacy.mechanisms.checks import CHECKS
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
+SOURCE = Path(__file__).parent.parent / "src"
 SPEC = """
 version: 1
 mechanism: per_query
@@ -55,6 +56,20 @@ def blocks() -> dict[str, str]:
     """The page's code, by what its first line says."""
     found = re.findall(r"^```python\n# (.+?)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     return dict(found)
+
+
+def test_the_files_of_the_page_fit_into_the_package() -> None:
+    """No file or class of the page is there already, and no list of the package is imported."""
+    files = {name: code for name, code in blocks().items() if name.endswith(".py")}
+    there = {path.name for path in SOURCE.rglob("*.py")}
+    assert not files.keys() & there
+    classes = re.findall(r"^class (\w+)", "\n".join(files.values()), re.M)
+    known = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
+    assert len(classes) >= 3
+    assert not [name for name in classes if re.search(rf"^ *class {name}\b", known, re.M)]
+    imports = re.findall(r"^from ([\w.]+) import", "\n".join(files.values()), re.M)
+    lists = "tacit.evaluation.baselines", "tacit.connectors.brokers", "tacit.spec.mechanisms"
+    assert not {*imports} & {*lists}, "the list imports the file: it would be imported in a circle"
 
 
 @pytest.fixture
@@ -115,7 +130,7 @@ def test_the_mechanism_of_the_page_is_planned_audited_explained_and_run(tmp_path
     assert (answers.filter(query="plain")["confidence"] == 1).all()
     flipped = answers.filter(query="both")["confidence"]
     assert 0.5 < flipped.min() < 1  # type: ignore[operator]
-    assert mechanism_style("per_query") is not None
+    assert find_mechanism_style("per_query") is not None
 
 
 def test_a_mechanism_that_is_in_no_list_is_refused_by_name() -> None:
@@ -144,39 +159,39 @@ def test_a_wrong_share_in_the_mechanism_of_the_page_is_found(
 
 
 @pytest.fixture
-def private_types(modules: Callable[[str], Any]) -> Baseline:
+def private_bits(modules: Callable[[str], Any]) -> Baseline:
     """The page's baseline."""
-    baseline: Baseline = modules("private_types.py").PrivateTypes()
+    baseline: Baseline = modules("private_bits.py").PrivateBits()
     return baseline
 
 
-def test_the_baseline_of_the_page_meets_the_contract(private_types: Baseline) -> None:
+def test_the_baseline_of_the_page_meets_the_contract(private_bits: Baseline) -> None:
     for subjects in (None, 3):
-        test_contract.test_a_release_has_the_shape_of_the_presence(private_types, subjects)
-    test_contract.test_one_subject_is_the_same_with_and_without_its_own_dimension(private_types)
-    test_contract.test_the_same_seed_gives_the_same_release(private_types)
+        test_contract.test_a_release_has_the_shape_of_the_presence(private_bits, subjects)
+    test_contract.test_one_subject_is_the_same_with_and_without_its_own_dimension(private_bits)
+    test_contract.test_the_same_seed_gives_the_same_release(private_bits)
     test_contract.test_no_window_gives_away_more_than_epsilon_unless_no_epsilon_bounds_it(
-        private_types
+        private_bits
     )
-    test_contract.test_what_is_no_epsilon_is_refused(private_types, 0)
-    test_contract.test_presence_of_another_shape_is_refused(private_types, (5, 3))
-    test_contract.test_numbers_in_place_of_truth_values_are_refused(private_types)
-    test_contract.test_no_windows_make_an_empty_release(private_types)
+    test_contract.test_what_is_no_epsilon_is_refused(private_bits, 0)
+    test_contract.test_presence_of_another_shape_is_refused(private_bits, (5, 3))
+    test_contract.test_numbers_in_place_of_truth_values_are_refused(private_bits)
+    test_contract.test_no_windows_make_an_empty_release(private_bits)
 
 
 def test_a_baseline_in_the_list_is_measured_in_both_decodings(
-    private_types: Baseline, monkeypatch: pytest.MonkeyPatch
+    private_bits: Baseline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One entry is enough: methods are made from the list."""
-    monkeypatch.setattr("tacit.evaluation.baselines.BASELINES", (*BASELINES, private_types))
+    monkeypatch.setattr("tacit.evaluation.baselines.BASELINES", (*BASELINES, private_bits))
     try:
         extended = importlib.reload(methods)
-        assert extended.Method("private types", "literal") in extended.METHODS
+        assert extended.Method("private bits", "literal") in extended.METHODS
         drawn = draw_data_set(1)
         share = [Fraction(3)]
         errors = extended.measure_errors(drawn.spec, drawn.history, drawn.test, share, 1)
         named = dict(zip(extended.METHODS, errors[0, :, 0], strict=True))
-        own = named[extended.Method("private types", "posterior")]
+        own = named[extended.Method("private bits", "posterior")]
         assert own < named[extended.Method("event-level", "posterior")]
     finally:
         monkeypatch.undo()

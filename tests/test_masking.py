@@ -20,7 +20,7 @@ from tacit.insight.doctor import examine
 from tacit.insight.findings import Findings
 from tacit.ledger.database import Database
 from tacit.ledger.ledger import Ledger
-from tacit.masking import exposed, is_ambiguous, mask, scrub, secrets_in
+from tacit.masking import find_exposed, find_secrets, is_ambiguous, mask, scrub
 from tests.cli.small_runs import tacit
 from tests.services import Postgres
 
@@ -101,8 +101,8 @@ def test_what_can_be_read_in_two_ways_is_refused_by_a_ledger(parts: tuple[str, s
 )
 def test_an_address_without_a_secret_is_shown_as_it_is(address: str) -> None:
     assert mask(address) == address
-    assert secrets_in(address) == []
-    assert exposed([address]) == []
+    assert find_secrets(address) == []
+    assert find_exposed([address]) == []
 
 
 def test_a_short_secret_does_not_garble_a_message() -> None:
@@ -122,7 +122,7 @@ def test_a_short_secret_does_not_garble_a_message() -> None:
 def test_a_secret_on_a_command_line_is_pointed_out_with_what_to_use(
     address: str, advice: str
 ) -> None:
-    (warning,) = exposed(["run", address])
+    (warning,) = find_exposed(["run", address])
     assert "hunter2" not in warning
     assert "list of processes" in warning
     assert advice in warning

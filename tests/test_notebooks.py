@@ -14,6 +14,8 @@ import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+LONGER = ("a-days-limit", "choosing-epsilon")
+"""Notebooks that compute long; `make soak` and `make notebooks` run them."""
 TAXIS = 8
 _LARGEST = 400_000
 """Bytes: pages must load quickly."""
@@ -25,7 +27,13 @@ def list_kinds(cell: Any) -> list[set[str]]:
     return [set(kind) for kind, _ in groupby(kinds)]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.soak] if path.stem in LONGER else [])
+        for path in NOTEBOOKS
+    ],
+)
 def test_a_notebook_runs_and_shows_what_is_stored_in_it(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

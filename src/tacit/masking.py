@@ -127,7 +127,7 @@ def is_ambiguous(address: str) -> bool:
     return found is not None and not _split(address[found.start() :]).clear
 
 
-def secrets_in(text: str) -> list[str]:
+def find_secrets(text: str) -> list[str]:
     """Return every secret in an argument of a command, as written and decoded."""
     found = _START.search(text)
     if found is None:
@@ -147,7 +147,7 @@ def scrub(message: str, *given: str, secrets: Iterable[str] = ()) -> str:
     "no route to ***'s host"
     """
     known = [value for name, value in os.environ.items() if _SECRET_VARIABLE.fullmatch(name)]
-    known += [secret for text in given for secret in secrets_in(text)]
+    known += [secret for text in given for secret in find_secrets(text)]
     known += secrets
     written = {form for secret in known if secret for form in _forms(secret)}
     for form in sorted(written, key=len, reverse=True):
@@ -158,13 +158,13 @@ def scrub(message: str, *given: str, secrets: Iterable[str] = ()) -> str:
     return message
 
 
-def exposed(arguments: Iterable[str]) -> list[str]:
+def find_exposed(arguments: Iterable[str]) -> list[str]:
     """Return the command-line arguments with secrets, masked, and what to use instead."""
     return [
         f"{mask(text)} has a secret in it, which every user of this machine can read in the list"
         f" of processes. {_suggest_safe(text)}"
         for text in arguments
-        if secrets_in(text)
+        if find_secrets(text)
     ]
 
 

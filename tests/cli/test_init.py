@@ -102,6 +102,31 @@ def test_numbers_with_decimal_commas_are_no_subjects_and_unread_lines_are_counte
     assert "2 lines of the file cannot be read; the first is line 338" in drafted.stdout
 
 
+@pytest.mark.parametrize("column", ["deviceId", "Device ID", "device-id", "plate"])
+def test_a_time_of_day_is_no_subject_and_names_are_read_word_by_word(
+    column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        f"d{n % 6},0{1 + n // 100}.03.2026,{n % 12 or 12}:{n % 60:02} {'AP'[n % 2]}M,room {n % 7}"
+        for n in range(400)
+    ]
+    Path("doors.csv").write_text(f"{column},Date,Time,room\n" + "\n".join(rows))
+    drafted = tacit("init", "doors.csv")
+    found = load("doors.yaml").streams["doors"].subject
+    assert found == ("room" if column == "plate" else column), drafted.output
+
+
+def test_letters_with_accents_keep_their_letter_in_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"w{n % 5},2026-03-01T08:{n % 60:02}:00,{'geöffnet' * (n % 2)}" for n in range(60)]
+    Path("fenster.csv").write_text("wohnung,zeit,zustand\n" + "\n".join(rows))
+    assert tacit("init", "fenster.csv").exit_code == 0
+    assert "zustand_geoffnet" in load("fenster.yaml").events
+
+
 def test_some_unreadable_times_do_not_hide_the_column_of_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +274,10 @@ def test_templates_are_valid(
         ("a,b\n1,2\n", "no column that looks like times"),
         ("ts,home\n", "no rows"),
         ('ts,home,note\n2026-01-01,a,"b\nc"\n', "line 2: a quote that is not closed on its line"),
-        ("ts,home\n2026-01-01,K\xfcche\n", "line 2: not UTF-8 text"),
+        (
+            "ts,home\n2026-01-01,K\xfcche\n",
+            "not UTF-8 text), so there is nothing to draft from; convert",
+        ),
         ("ts,home\n2026-01-01,a\n2026-01-02,a\n", "no column that conditions could be"),
         ("2026-01-01,a,1\n2026-01-02,b,2\n", "a time where the name of a column should be"),
         ("ts\n2026-01-01\n2026-01-02\n", "add one that says in each row which person"),

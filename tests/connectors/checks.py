@@ -28,6 +28,7 @@ from tacit.events.columntypes import ColumnTypes
 from tacit.events.streams import ColumnType, Stream
 from tacit.pipeline.sinks import ReleaseBatch, Sink
 from tacit.pipeline.sources import Batch, Rejected, Source
+from tests.longer import longer
 from tests.processes import FORKSERVER
 
 PATIENCE = 60.0
@@ -370,7 +371,7 @@ class SinkChecks:
                 position = remembered(sink.deliver(each))
         assert_same(receiver.received(), answers(*batches))
 
-    @pytest.mark.parametrize("done", [0, 1, 2])
+    @pytest.mark.parametrize("done", [0, *longer(1), 2])
     def test_what_was_delivered_but_not_remembered_is_not_seen_twice(
         self, receiver: Receiver, done: int
     ) -> None:

@@ -116,8 +116,9 @@ class KafkaReceiver(Receiver):
                 if name.startswith(self.prefix)
                 for number in topic.partitions
             ]
-            consumer.assign(places)
+            # Asked first: the server would answer each of them only after a fetch that waits.
             ends = {_key(one): self._end(consumer, one) for one in places}
+            consumer.assign(places)
             found, quiet = [], float("inf")
             ended: set[tuple[str, int]] = set()
             # A server ends a transaction shortly after it has answered, so its answers may still

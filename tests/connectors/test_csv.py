@@ -75,6 +75,13 @@ def test_a_record_never_goes_beyond_its_line(path: Path) -> None:
     assert [(line.place, line.raw) for line in rejected(batches)] == [(2, '"x')]
 
 
+def test_a_mark_at_the_start_of_a_record_is_part_of_its_field(path: Path) -> None:
+    """Whether a record is the first of its block depends on the records before it."""
+    for before in ("1,2\n", "1\n", ""):
+        batches = read(path, f"a,b\n{before}\ufeff3,4\n5,6\n")
+        assert values(batches)[-2:] == [("\ufeff3", "4"), ("5", "6")]
+
+
 def test_blank_lines_are_skipped_but_counted(path: Path) -> None:
     batches = read(path, "\na,b\n\n1,2\r\n\r\n3,4\n\n")
     assert values(batches) == [("1", "2"), ("3", "4")]

@@ -38,6 +38,7 @@ from tests.connectors.kafka_ends import (
     settings,
 )
 from tests.engines.forking import Forks
+from tests.longer import longer
 from tests.services import Kafka, make_certificate
 
 __all__ = ["config"]  # a fixture
@@ -325,7 +326,7 @@ sink.deliver(batch(2))
 """
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", *longer("after")])
 def test_a_crash_at_the_commit_leaves_each_answer_once(
     receiver: KafkaReceiver, when: str, forks: Forks
 ) -> None:

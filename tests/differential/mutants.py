@@ -38,7 +38,7 @@ from tacit.spec.columntypes import SpecColumns
 from tacit.windows.clock import NONE
 from tacit.windows.jumps import Jumps
 from tacit.windows.schedule import Windows
-from tests.differential.worlds import CODINGS, RELOADING, REMEMBERING
+from tests.differential.worlds import BOTH, CODINGS, RELOADING, REMEMBERING
 
 Mutant = Callable[[], AbstractContextManager[None]]
 _LENIENT: Final = pl.col(pl.String).str.strip_chars().str.to_lowercase().replace("", None)
@@ -376,6 +376,13 @@ def windows_with_events_gain_more() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def drift_of_the_version_in_use() -> Iterator[None]:
+    """The drift that is shown is not that of the windows that are released."""
+    with patch.object(Engine, "find_drift", lambda self, _: self.drift):
+        yield
+
+
 @dataclass(frozen=True)
 class Planted:
     """A break, the kinds of worlds in which it shows, and one that shows it."""
@@ -422,4 +429,5 @@ MUTANTS: Final[dict[str, Planted]] = {
     "silent subjects pay nothing": Planted(silent_subjects_pay_nothing, (RELOADING,)),
     "beliefs know who was heard": Planted(beliefs_know_who_was_heard, (REMEMBERING,)),
     "windows with events gain more": Planted(windows_with_events_gain_more, (REMEMBERING,)),
+    "drift of the version in use": Planted(drift_of_the_version_in_use, (BOTH,), 5),
 }

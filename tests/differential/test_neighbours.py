@@ -8,7 +8,7 @@ import pytest
 
 from tests.differential.neighbours import variants
 from tests.differential.outputs import find_difference
-from tests.differential.worlds import CODINGS, RELOADING, REMEMBERING, make_world
+from tests.differential.worlds import BOTH, CODINGS, RELOADING, REMEMBERING, make_world
 
 WORLDS: dict[str, list[int]] = {
     **{coding: [*range(5)] for coding in CODINGS},
@@ -17,6 +17,7 @@ WORLDS: dict[str, list[int]] = {
     "cbor": [*range(6)],
     RELOADING: [*range(9)],
     REMEMBERING: [*range(4)],
+    BOTH: [5, 8, 13],
 }
 """The numbers of random specifications, for each coding of the input.
 

@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from random import Random
 from typing import Any, Final
 
@@ -305,6 +305,7 @@ CODINGS: Final = ("csv", "jsonl", "parquet", "arrow", "json", "cbor")
 
 RELOADING: Final = "reloading"
 REMEMBERING: Final = "remembering"
+BOTH: Final = "reloading and remembering"
 
 
 def make_world(kind: str, number: int) -> World:
@@ -313,6 +314,8 @@ def make_world(kind: str, number: int) -> World:
         return reloading_world(number)
     if kind == REMEMBERING:
         return remembering_world(number)
+    if kind == BOTH:
+        return reloading_world(number, remembering=True)
     return random_world(number * len(CODINGS) + CODINGS.index(kind), kind)
 
 
@@ -346,6 +349,15 @@ def remembering_world(seed: int) -> World:
     rng = Random(f"remembering world {seed}")
     plain, areas_alone = _random_specification(rng, declared=True)
     spend = ("every", "paced")[seed % 2]
+    _limit_and_ask(rng, plain, spend)
+    spec = Specification.model_validate(plain).checked()
+    plan = _remembering_plan(rng, spec, spend, seed)
+    world = _world(rng, seed, spec, plan, areas_alone=areas_alone, panes=5)
+    return replace(world, sources=_shape_sources(rng, world, None))
+
+
+def _limit_and_ask(rng: Random, plain: dict[str, Any], spend: str) -> None:
+    """Give every private pattern a limit, and ask for one of the private types."""
     for one in plain["private"]:
         one |= {"limit": f"{2 * one['epsilon']} per 30 s", "spend": spend}
     asked = rng.choice(sorted(elements(plain["private"][0]["pattern"])))
@@ -355,20 +367,24 @@ def remembering_world(seed: int) -> World:
         {"name": f"asked{number}", "consumer": "us", "pattern": pattern}
         for number, pattern in enumerate((asked, f"AND({asked}, p)"))
     ]
-    spec = Specification.model_validate(plain).checked()
+
+
+def _remembering_plan(rng: Random, spec: Specification, spend: str, seed: int) -> Plan:
     plan = with_memory(make_plan(spec, _assume(rng, spec), "optimal", "posterior"), seed)
-    if spend == "paced":
-        plan = paced(plan, spec, rng.choice((0.001, 0.01, 0.03)))
-    world = _world(rng, seed, spec, plan, areas_alone=areas_alone, panes=5)
-    return replace(world, sources=_shape_sources(rng, world, None))
+    return paced(plan, spec, rng.choice((0.001, 0.01, 0.03))) if spend == "paced" else plan
 
 
-def reloading_world(seed: int) -> World:
+def reloading_world(seed: int, *, remembering: bool = False) -> World:
     """One in which a private type gets another condition, and a public one its old condition."""
     rng = Random(f"reloading world {seed}")
     plain, areas_alone = _random_specification(rng, declared=True, reloading=True)
+    spend = ("every", "paced")[seed % 2]
+    make = partial(_random_plan, rng, declared=True)
+    if remembering:
+        _limit_and_ask(rng, plain, spend)
+        make = partial(_remembering_plan, rng, spend=spend, seed=seed)
     spec = Specification.model_validate(plain).checked()
-    plan = _random_plan(rng, spec, declared=True)
+    plan = make(spec)
     hidden = {name for pattern in spec.private_patterns for name in elements(pattern)} - {"z"}
     moved = rng.choice(sorted(hidden))
     events = plain["events"]
@@ -379,7 +395,7 @@ def reloading_world(seed: int) -> World:
         "queries": [*plain["queries"], query],
     }
     other = Specification.model_validate(plain).checked()
-    then = NextTerms(other, _random_plan(rng, other, declared=True), after=1)
+    then = NextTerms(other, make(other), after=1)
     panes = then.clear + 2
     world = _world(rng, seed, spec, plan, areas_alone=areas_alone, panes=panes)
     shape = SourceShape("s", rng.choice(("json", "cbor")), (), rng.getrandbits(60))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import tacit
 from tacit.errors import StateError
-from tacit.evaluation.bands import error_band, ratio_band
+from tacit.evaluation.bands import compute_error_band, compute_ratio_band
 from tacit.evaluation.days import COMPARISON as DAY
 from tacit.evaluation.experiments import (
     WINDOW_UNIT,
@@ -102,7 +102,7 @@ def thrown(datasets: int = 5) -> ExperimentOutcome:
 
 def test_the_band_of_a_mean_holds_the_true_one_about_95_times_in_100() -> None:
     random = np.random.default_rng(5)
-    bands = [error_band(sample) for sample in random.beta(2, 5, (2000, 12))]
+    bands = [compute_error_band(sample) for sample in random.beta(2, 5, (2000, 12))]
     held = np.mean([band.low <= 2 / 7 <= band.high for band in bands])
     assert 0.935 < held < 0.965
     narrower = [
@@ -113,25 +113,25 @@ def test_the_band_of_a_mean_holds_the_true_one_about_95_times_in_100() -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_a_band_lies_between_0_and_1_and_has_its_mean_inside(errors: list[float]) -> None:
-    mean, low, high = error_band(np.array(errors))
+    mean, low, high = compute_error_band(np.array(errors))
     assert 0 <= low <= mean <= high <= 1
 
 
 def test_one_data_set_says_nothing_about_others() -> None:
-    assert error_band(np.array([0.3])) == (0.3, 0.0, 1.0)
+    assert compute_error_band(np.array([0.3])) == (0.3, 0.0, 1.0)
 
 
 def test_pairing_takes_away_what_data_sets_share() -> None:
     random = np.random.default_rng(1)
     others = random.random(50)
-    found = ratio_band(0.5 * others + random.normal(0, 0.001, 50), others)
+    found = compute_ratio_band(0.5 * others + random.normal(0, 0.001, 50), others)
     assert found is not None
     assert found.high - found.low < 0.01
     assert found.low < 0.5 < found.high
-    alone = ratio_band(0.5 * random.random(50), others)
+    alone = compute_ratio_band(0.5 * random.random(50), others)
     assert alone is not None
     assert alone.high - alone.low > 0.1
-    assert ratio_band(others, np.zeros(50)) is None
+    assert compute_ratio_band(others, np.zeros(50)) is None
 
 
 # What is measured

@@ -41,6 +41,7 @@ _SETTINGS: Final[Mapping[str, object]] = {
     # A killed process is noticed by its closed port; a busy machine may stop one for seconds.
     "heartbeat.timeout": 30_000,
     "heartbeat.rpc-failure-threshold": 2,
+    "pekko.startup-timeout": "2 min",
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": 1_000_000,
     "restart-strategy.fixed-delay.delay": "200 ms",

@@ -21,7 +21,7 @@ from tacit.insight.explain import (
     UNIT,
     Explanation,
     QueryMeaning,
-    at_most,
+    bound_percentage,
     count_windows_until_sure,
     explain,
 )
@@ -76,7 +76,7 @@ def test_stated_odds_are_never_below_the_exact_ones(
     epsilon: Fraction, before: Fraction, places: int
 ) -> None:
     """And hardly above: by less than one in the last place that is shown."""
-    stated, true = at_most(before, epsilon, places), exactly(before, epsilon)
+    stated, true = bound_percentage(before, epsilon, places), exactly(before, epsilon)
     assert stated >= true
     assert stated <= 100
     if stated < 100:
@@ -90,10 +90,10 @@ def test_stated_odds_are_never_below_the_exact_ones(
 def test_odds_are_whole_until_they_would_look_certain() -> None:
     """73.1 is rounded up; 99.33 gets a digit; what six digits do not show is certain."""
     half = Fraction(1, 2)
-    assert [str(at_most(half, e)) for e in (1, 5, 10, 17, 30, 1_000_000)] == [
+    assert [str(bound_percentage(half, e)) for e in (1, 5, 10, 17, 30, 1_000_000)] == [
         "74", "99.4", "99.996", "99.999996", "100", "100",
     ]  # fmt: skip
-    assert at_most(Fraction(1, 100), 1, 1) == Decimal("2.7")
+    assert bound_percentage(Fraction(1, 100), 1, 1) == Decimal("2.7")
 
 
 @given(epsilons(-9, 6))

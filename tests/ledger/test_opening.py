@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
@@ -32,6 +33,18 @@ VERSION = sa.table(upgrade.VERSION_TABLE, sa.column("version_num", sa.String))
 def revision(ledger: Ledger) -> str:
     with ledger.database.reading() as connection:
         return str(connection.execute(sa.select(VERSION.c.version_num)).scalar_one())
+
+
+def test_a_connection_in_use_when_the_ledger_is_closed_is_closed_afterwards(
+    ledger: Ledger,
+) -> None:
+    with ledger.database.reading() as connection:
+        used = connection.connection.dbapi_connection
+        ledger.close()
+        connection.execute(sa.select(VERSION.c.version_num))
+    assert used is not None
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.OperationalError), match="closed"):
+        used.cursor().execute("SELECT 1")
 
 
 def test_a_new_ledger_has_the_tables_that_the_code_speaks_of(ledger: Ledger) -> None:

@@ -168,7 +168,7 @@ def test_two_processes_that_share_accounts_spend_the_limit_and_no_more(
     assert sum(sum(row) for rows in paid for row in rows) == len(NAMES) * 6 * 12
 
 
-@pytest.mark.cases(1)
+@pytest.mark.soak
 def test_an_engine_that_is_killed_at_any_moment_leaves_a_whole_ledger(
     ledger: Ledger, place: str
 ) -> None:

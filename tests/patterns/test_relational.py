@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import SchemaError
 from tacit.patterns import reference, relational
-from tacit.patterns.aliases import given_aliases, rebuild, rename
+from tacit.patterns.aliases import iterate_given_aliases, rebuild, rename
 from tacit.patterns.conditions import (
     Arithmetic,
     Attribute,
@@ -29,7 +29,7 @@ from tacit.patterns.conditions import (
     Operator,
     Term,
 )
-from tacit.patterns.joins import pairs, ranges
+from tacit.patterns.joins import find_ranges, iterate_pairs
 from tacit.patterns.reference import Tuple
 from tacit.patterns.relational import Relational
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Seq, Where, Within
@@ -104,7 +104,7 @@ def inserted(pattern: Pattern, rng: Random) -> Pattern:
             return node
         part = random_pattern(rng, depth=2, where=True)
         prefix = f"s{next(count)}"
-        return rename(part, {alias: prefix + alias for alias in given_aliases(part)})
+        return rename(part, {alias: prefix + alias for alias in iterate_given_aliases(part)})
 
     return rebuild(pattern, leaf)
 
@@ -444,7 +444,7 @@ def test_ranges_and_pairs_list_every_pair_once_however_they_are_cut() -> None:
     ours, theirs = (np.sort(rng.integers(0, 5, (40, 2)), axis=0) for _ in "ab")
     theirs = theirs[np.lexsort((theirs[:, 1], theirs[:, 0]))]
     latest = ours[:, 1] + 2
-    found = ranges(
+    found = find_ranges(
         ours[:, 0].copy(), ours[:, 1].copy(), latest, theirs[:, 0].copy(), theirs[:, 1].copy()
     )
     expected = [
@@ -454,5 +454,5 @@ def test_ranges_and_pairs_list_every_pair_once_however_they_are_cut() -> None:
         if ours[left, 0] == theirs[right, 0] and ours[left, 1] <= theirs[right, 1] <= latest[left]
     ]
     for most in (1, 5, 1000):
-        pieces = list(pairs(found, most))
+        pieces = list(iterate_pairs(found, most))
         assert [p for left, right in pieces for p in zip(left, right, strict=True)] == expected

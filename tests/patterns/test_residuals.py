@@ -16,10 +16,10 @@ from tacit.patterns.reference import Tuple, detect
 from tacit.patterns.residuals import (
     MOST_VARIABLES,
     Residual,
-    boolean_form,
     find_private_atoms,
     find_residual,
     is_presence,
+    lift_booleans,
 )
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
 from tests.patterns.strategies import random_pattern, random_window
@@ -161,7 +161,7 @@ def test_cofactors_hold_public_events_alone(rng: Random) -> None:
 @given(st.integers(0, 2**32).map(Random))
 def test_the_boolean_form_detects_the_same(rng: Random) -> None:
     query, window = random_query(rng, where=True), random_window(rng, TYPES, attributes=True)
-    assert detect(boolean_form(query), window) == detect(query, window)
+    assert detect(lift_booleans(query), window) == detect(query, window)
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, MOST_VARIABLES])
@@ -170,7 +170,7 @@ def test_with_too_many_variables_the_whole_query_is_the_only_one(most: int) -> N
     for _ in range(150):
         query, private = random_query(rng), rng.choice(PRIVATE_SETS)
         left = find_residual(query, set(private), most)
-        atoms = find_private_atoms(boolean_form(query), set(private))
+        atoms = find_private_atoms(lift_booleans(query), set(private))
         assert len(left.variables) == (len(atoms) if len(atoms) <= most else 1)
         window = random_window(rng, TYPES, most=5)
         said = value(left.cofactors[number(left, window)], public(window, private))

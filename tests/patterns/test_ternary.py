@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tacit.patterns import ternary
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.reference import Tuple, detect
-from tacit.patterns.ternary import Ternary, possibly, status, surely
+from tacit.patterns.ternary import Ternary, find_status, overapproximate, underapproximate
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Seq, elements
 from tests.patterns.strategies import random_pattern, random_window
 
@@ -48,7 +48,7 @@ def broken_promises(
     pattern: Pattern, known: Sequence[Tuple], most: int, **options: Sequence[dict[str, object]]
 ) -> Iterator[Sequence[Tuple]]:
     """The worlds in which a pattern that was decided turns out otherwise."""
-    decided = status(pattern, frozenset(UNKNOWN), known)
+    decided = find_status(pattern, frozenset(UNKNOWN), known)
     if decided is not Ternary.OPEN:
         for world in worlds(known, most, **options):
             if detect(pattern, world) != (decided is Ternary.TRUE):
@@ -63,7 +63,7 @@ def sweep(seed: int, patterns: int, most: int) -> int:
         pattern = random_pattern(rng, KNOWN + UNKNOWN, 3)
         for _ in range(3):
             known = known_window(rng)
-            if status(pattern, frozenset(UNKNOWN), known) is not Ternary.OPEN:
+            if find_status(pattern, frozenset(UNKNOWN), known) is not Ternary.OPEN:
                 checked += bool(set(elements(pattern)) & set(UNKNOWN))
                 for world in broken_promises(pattern, known, most):
                     pytest.fail(f"{pattern} was decided on {known} but not in {world}")
@@ -113,7 +113,7 @@ def test_conditions_on_unknown_elements_never_decide() -> None:
     for _ in range(500):
         pattern = random_pattern(rng, KNOWN + UNKNOWN, 2, where=True)
         known = known_window(rng, attributes=True)
-        if status(pattern, frozenset(UNKNOWN), known) is not Ternary.OPEN:
+        if find_status(pattern, frozenset(UNKNOWN), known) is not Ternary.OPEN:
             checked += bool(set(elements(pattern)) & set(UNKNOWN))
             assert not any(True for _ in broken_promises(pattern, known, 1, attributes=values)), (
                 f"{pattern} on {known}"
@@ -143,7 +143,7 @@ def test_presence_alone_is_decided_exactly(rng: Random) -> None:
     expected = (
         Ternary.OPEN if len(answers) > 1 else Ternary.TRUE if True in answers else Ternary.FALSE
     )
-    assert status(pattern, frozenset(UNKNOWN), known) is expected
+    assert find_status(pattern, frozenset(UNKNOWN), known) is expected
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,10 @@ def test_presence_alone_is_decided_exactly(rng: Random) -> None:
 )
 def test_rewriting(text: str, sure: str, possible: str) -> None:
     pattern = parse_pattern(text)
-    assert (str(surely(pattern, {"x"})), str(possibly(pattern, {"x"}))) == (sure, possible)
+    assert (str(underapproximate(pattern, {"x"})), str(overapproximate(pattern, {"x"}))) == (
+        sure,
+        possible,
+    )
 
 
 def test_nothing_unknown_leaves_a_pattern_as_it_is() -> None:
@@ -187,22 +190,22 @@ def test_nothing_unknown_leaves_a_pattern_as_it_is() -> None:
         pattern = random_pattern(rng, KNOWN)
         known = random_window(rng, KNOWN)
         expected = Ternary.TRUE if detect(pattern, known) else Ternary.FALSE
-        assert status(pattern, frozenset(), known) is expected
+        assert find_status(pattern, frozenset(), known) is expected
 
 
 def test_unknown_events_in_the_window_are_not_looked_at() -> None:
     window = [Tuple(1, frozenset("ax")), Tuple(2, frozenset("x"))]
-    assert status(parse_pattern("SEQ(a, x)"), {"x"}, window) is Ternary.OPEN
+    assert find_status(parse_pattern("SEQ(a, x)"), {"x"}, window) is Ternary.OPEN
 
 
 def test_many_elements_that_occur_both_ways_take_no_exponential_time() -> None:
     names = [f"x{i}" for i in range(40)]
     pattern = And(*(Or(name, Not(name)) for name in names))
-    assert surely(pattern, set(names)) is False
-    assert possibly(pattern, set(names)) is True
+    assert underapproximate(pattern, set(names)) is False
+    assert overapproximate(pattern, set(names)) is True
 
 
 def test_a_pattern_nested_200_deep_is_rewritten() -> None:
     pattern = parse_pattern("SEQ(a, NOT " * 100 + "x" + ")" * 100)
-    assert surely(pattern, {"x"}) is not True
-    assert possibly(pattern, {"x"}) is not False
+    assert underapproximate(pattern, {"x"}) is not True
+    assert overapproximate(pattern, {"x"}) is not False

@@ -252,6 +252,23 @@ def test_each_policy_has_a_memory_of_its_own_subjects() -> None:
     assert policies == {"policy0", "policy1"}
 
 
+def test_nobody_needs_to_have_a_policy() -> None:
+    """All subjects are named: the policy of the others has a mechanism, and no subjects."""
+    spec = remembering([("a", "1"), ("b", "0.5", "x")], ["AND(a, s)", "b"], "abs")  # type: ignore[list-item]
+    assert isinstance(spec.subjects, tuple)
+    named = tuple(str(name) for name in spec.subjects if str(name).startswith("x"))
+    spec = spec.model_copy(update={"subjects": named})
+    plan = with_memory(make_plan(spec, by_hand(spec, {}), "optimal"))
+    assert len(plan.mechanisms) == 2
+    frame = pl.DataFrame(pa.Table.from_batches(batches(spec, [("a", "abs", "s")])))
+    frame = frame.with_columns(pl.lit(named[0]).alias("who"))
+    run = Run(spec, [Input("p", FrameSource(frame, "p"))], plan=plan, noise=Noise(SeededSource(1)))
+    assert sum(len(answers) for answers in run) == 3 * 2 * len(named)
+    memory = run.engine.window_state.memory
+    assert len(memory["policy0.0.groups"]) == 0
+    assert len(memory["policy1.0.groups"]) == len(named)
+
+
 # Draws that are thrown away, and restarts, with a ledger
 
 

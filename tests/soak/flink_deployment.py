@@ -153,17 +153,21 @@ def _wait_for_windows(
         time.sleep(0.2)
 
 
-@contextmanager
-def _s3(folder: Path) -> Iterator[str]:
-    """Run a stand-in for S3, which speaks its protocol; yield its URL."""
-    environment = folder / "moto"
-    packages = ("moto[s3]", "flask", "flask-cors")
+def _install(environment: Path, *packages: str) -> None:
+    """Install packages into an environment of their own, or skip the test."""
     for command in (
         [sys.executable, "-m", "venv", str(environment)],
         [str(environment / "bin/pip"), "install", "--quiet", "--no-compile", *packages],
     ):
         if subprocess.run(command, capture_output=True, timeout=300).returncode:
-            pytest.skip("the package moto could not be installed")
+            pytest.skip(f"the package {packages[0]} could not be installed")
+
+
+@contextmanager
+def _s3(folder: Path) -> Iterator[str]:
+    """Run a stand-in for S3, which speaks its protocol; yield its URL."""
+    environment = folder / "moto"
+    _install(environment, "moto[s3]", "flask", "flask-cors")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with _server([str(environment / "bin/moto_server"), "-p", str(port)], port, **_KEYS):
@@ -227,3 +231,43 @@ def test_states_are_in_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             driver.stop()
             assert not list((tmp_path / "home.job" / "checkpoints").iterdir())
             check(driver, feeder.paths)
+
+
+def test_a_job_waits_for_taskmanagers_that_come_later(tmp_path: Path) -> None:
+    """The cluster has no slot at all when the job is submitted, as where they come on demand.
+
+    Then one TaskManager comes, which is not enough, and later another one.
+    """
+    with StandaloneCluster(taskmanagers=0, slots=1) as cluster:
+        feeder, driver = prepare(tmp_path, cluster.address, 53)
+        for _ in range(30):
+            feeder.feed()
+        driver.start(2)
+        wait_for_line(driver, "has 0 of 0 slots free, and the job needs 2: it waits")
+        wait_for_line(driver, "starts")
+        cluster.start_taskmanager()
+        cluster.wait_for_taskmanagers()
+        time.sleep(5)
+        assert not driver.released()
+        cluster.start_taskmanager()
+        feeder.start()
+        try:
+            driver.wait_for(2, cluster)
+        finally:
+            feeder.stop()
+        driver.stop()
+        check(driver, feeder.paths)
+
+
+def test_the_manifests_for_kubernetes_are_valid(tmp_path: Path) -> None:
+    """Each object has the fields that the schemas of Kubernetes ask for, and no others."""
+    _install(tmp_path / "validator", "kubernetes-validate")
+    validate = [str(tmp_path / "validator/bin/kubernetes-validate"), "--strict", "-k", "1.30"]
+    manifests = sorted(Path("examples/kubernetes").glob("*.yaml"))
+    assert len(manifests) == 2
+    for manifest in manifests:
+        done = subprocess.run([*validate, manifest], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(manifests[0].read_text().replace("containers:", "container:"))
+    assert subprocess.run([*validate, wrong], capture_output=True, timeout=60).returncode

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from tacit.cli.exit_codes import EXIT_CODES, exit_on_error
-from tacit.masking import exposed
+from tacit.masking import find_exposed
 
 COMMANDS: Final = (
     "attack",
@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
         given = ctx.meta[_ARGUMENTS]
-        for warning in exposed(given):
+        for warning in find_exposed(given):
             click.echo(f"tacit: warning: {warning}.", err=True)
         with exit_on_error(given):
             return super().invoke(ctx)

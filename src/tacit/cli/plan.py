@@ -58,8 +58,8 @@ _PLANNING: Final = 0.1
     type=click.Choice(["total", "largest", "limit"]),
     default="total",
     show_default=True,
-    help="With --quality: whether the sum of the private patterns' epsilons is to be least, the"
-    " largest of them, or the limits, all in proportion.",
+    help="With --quality: what to make as small as possible: the sum of the private patterns'"
+    " epsilons (total), the largest of them (largest), or the limits, all in proportion (limit).",
 )
 @click.option(
     "--curve",

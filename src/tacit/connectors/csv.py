@@ -23,7 +23,7 @@ import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
 from tacit.buffers import allocate
-from tacit.connectors.file_pieces import LONGEST_LINE, FilePiece, FilePieces
+from tacit.connectors.file_pieces import BOM, LONGEST_LINE, FilePiece, FilePieces
 from tacit.connectors.salvage import salvage
 from tacit.errors import SourceError
 from tacit.events.columns import freeze
@@ -169,6 +169,8 @@ class CsvParser:
         ends, plain = _count_ends(octets)
         if plain and self._columns:
             return self._split(octets, ends, schema)
+        if bytes(data[: len(BOM)]) == BOM:  # PyArrow leaves one out, wherever a block begins
+            data = BOM + data
         options = pacsv.ConvertOptions(column_types=schema, include_columns=self._columns)
         named = pacsv.ReadOptions(column_names=self._names)
         return pacsv.read_csv(pa.BufferReader(data), named, self._parsing, options)

@@ -180,9 +180,10 @@ def open_file(path: Path) -> Source:
     """Open a file as a source, by its suffix."""
     suffix = _find_suffix(path)
     if not suffix:
+        tabs = path.suffix.lower() in (".tsv", ".tab")
         raise SourceError(
             f"{path}: expected a file ending in {', '.join(SUFFIXES)}, or - for JSON lines on "
-            "standard input"
+            f"standard input{'. Give text with tabs a name ending in .csv' * tabs}"
         )
     if not path.exists():
         raise SourceError(f"{path} does not exist; check the path")

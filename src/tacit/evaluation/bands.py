@@ -20,13 +20,13 @@ class Band(NamedTuple):
     high: float
 
 
-def error_band(errors: Floats) -> Band:
+def compute_error_band(errors: Floats) -> Band:
     """Compute the band of errors on independent data sets (Student's t).
 
     Errors are between 0 and 1, and so is the band. A single data set says nothing about
     others, so its band is [0, 1].
 
-    >>> error_band(np.array([0.1, 0.2, 0.3]))
+    >>> compute_error_band(np.array([0.1, 0.2, 0.3]))
     Band(mean=0.2, low=0.0, high=0.448414)
     """
     mean = float(errors.mean())
@@ -34,13 +34,13 @@ def error_band(errors: Floats) -> Band:
     return Band(round(mean, 6), round(max(0.0, mean - reach), 6), round(min(1.0, mean + reach), 6))
 
 
-def ratio_band(errors: Floats, others: Floats) -> Band | None:
+def compute_ratio_band(errors: Floats, others: Floats) -> Band | None:
     """Compare a method's mean error with another's on the same data sets.
 
     Pairing removes the differences between data sets: only the difference on each data set
     counts. None if the other makes no error at all.
 
-    >>> ratio_band(np.array([0.1, 0.21, 0.29]), np.array([0.2, 0.4, 0.6]))
+    >>> compute_ratio_band(np.array([0.1, 0.21, 0.29]), np.array([0.2, 0.4, 0.6]))
     Band(mean=0.5, low=0.437897, high=0.562103)
     """
     scale = float(others.mean())

@@ -19,7 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tacit.errors import TacitError
-from tacit.evaluation.bands import Band, error_band, ratio_band
+from tacit.evaluation.bands import Band, compute_error_band, compute_ratio_band
 from tacit.evaluation.home import load_home_specification
 from tacit.evaluation.household_runs import HomeRuns
 from tacit.evaluation.measurement import Presence, Streams
@@ -351,11 +351,11 @@ class ExperimentOutcome:
 
     def band(self, method: Method, epsilon: Fraction, value: float | None = None) -> Band:
         """Return the mean error of a method."""
-        return error_band(self.of(method, epsilon, value))
+        return compute_error_band(self.of(method, epsilon, value))
 
     def ratio(self, method: Method, other: Method, epsilon: Fraction) -> Band | None:
         """Compare a method's mean error with another's, on the same data sets."""
-        return ratio_band(self.of(method, epsilon), self.of(other, epsilon))
+        return compute_ratio_band(self.of(method, epsilon), self.of(other, epsilon))
 
     def rows(self) -> list[Row]:
         """Return a row for each method, value and epsilon."""

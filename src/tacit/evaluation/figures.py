@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tacit.evaluation.experiments import ExperimentOutcome
 from tacit.evaluation.methods import DECODES, WITHOUT_EPSILON, Method
-from tacit.evaluation.palette import LineStyle, mechanism_style, own_style
+from tacit.evaluation.palette import LineStyle, choose_own_style, find_mechanism_style
 from tacit.pictures import INK, frame_axes, load_figure, make_picture
 from tacit.privacy.exponentials import format_epsilon
 
@@ -171,9 +171,9 @@ def _line(
     means, lows, highs = (tuple(column) for column in zip(*bands, strict=True))
     places = tuple(place for place, _, _ in points)
     own = outcome.experiment.comparison.own
-    style = mechanism_style(method.name)
+    style = find_mechanism_style(method.name)
     if method.name in own:
-        style = own_style(own.index(method.name))
+        style = choose_own_style(own.index(method.name))
     return _Line(method, places, means, lows, highs, label, style)
 
 

@@ -17,7 +17,7 @@ from tacit.engines.local import survey
 from tacit.evaluation.baselines.decoding import compare
 from tacit.evaluation.home import Homes, load_home_specification
 from tacit.evaluation.measurement import Streams, compute_scores
-from tacit.evaluation.memory_steps import without_memory
+from tacit.evaluation.memory_steps import drop_memory
 from tacit.evaluation.methods import Method
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Seq, Where, Within
 from tacit.pipeline.reader import Input
@@ -60,7 +60,7 @@ class HomeRuns:
         share = epsilon / max(Fraction(private.epsilon) for private in self.spec.private)
         decode: Decode = "literal" if literal else "posterior"
         statistics = self._statistics[literal]
-        spec = self.spec if method.decode == "memory" else without_memory(self.spec)
+        spec = self.spec if method.decode == "memory" else drop_memory(self.spec)
         plan = make_plan(spec, statistics, method.name, decode, share, fall_back=False)
         noise = Noise(SeededSource(self._seed))
         found = _collect_answers(Run(spec, _inputs(self._later), plan=plan, noise=noise))

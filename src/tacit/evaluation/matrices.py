@@ -17,7 +17,7 @@ from tacit.evaluation.measurement import Presence, compute_statistics, to_closed
 from tacit.events.streams import Stream
 from tacit.events.types import EventType
 from tacit.options import option
-from tacit.patterns.residuals import boolean_form, is_presence
+from tacit.patterns.residuals import is_presence, lift_booleans
 from tacit.patterns.tree import Pattern
 from tacit.pipeline.protected_evaluator import ProtectedEvaluator
 from tacit.planning.plan import Plan
@@ -152,6 +152,6 @@ def _specify(
         told = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
         raise OptionError(told) from error
     for pattern in (*spec.query_patterns.values(), *spec.private_patterns):
-        if not is_presence(boolean_form(pattern)):
+        if not is_presence(lift_booleans(pattern)):
             raise PatternError(f"a matrix has no times, so patterns are of presence; got {pattern}")
     return spec

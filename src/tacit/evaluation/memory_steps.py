@@ -16,7 +16,7 @@ from tacit.privacy.thresholds import judge
 from tacit.spec.specification import Specification
 
 
-def without_memory(spec: Specification) -> Specification:
+def drop_memory(spec: Specification) -> Specification:
     """Return the specification with memory switched off."""
     return spec.model_copy(update={"memory": False}).checked()
 

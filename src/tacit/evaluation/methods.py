@@ -28,7 +28,7 @@ from tacit.evaluation.baselines import (
 from tacit.evaluation.baselines import measure as measure_baseline
 from tacit.evaluation.baselines.decoding import compare, compute_true_answers
 from tacit.evaluation.measurement import Presence, Streams, compute_scores, compute_statistics
-from tacit.evaluation.memory_steps import has_memory, remember_in_decoding, without_memory
+from tacit.evaluation.memory_steps import drop_memory, has_memory, remember_in_decoding
 from tacit.evaluation.own_methods import load_methods
 from tacit.evaluation.synthetic import LARGEST_EPSILON
 from tacit.planning.planner import make_plan
@@ -262,7 +262,7 @@ class _Mechanisms:
     def measure(self, method: Method, epsilon: Fraction) -> Confusion[Floats]:
         """Plan with this epsilon per window, run the plan, and count errors."""
         remembering = method.decode == "memory"
-        spec = self._spec if remembering else without_memory(self._spec)
+        spec = self._spec if remembering else drop_memory(self._spec)
         decode: Decode = "literal" if method.decode == "literal" else "posterior"
         share = epsilon / Fraction(LARGEST_EPSILON)
         plan = make_plan(spec, self._statistics, method.name, decode, share, fall_back=False)

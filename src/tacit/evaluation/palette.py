@@ -25,16 +25,16 @@ _STYLES: Final = (
 )
 
 
-def own_style(number: int) -> LineStyle:
+def choose_own_style(number: int) -> LineStyle:
     """Return the style of a method of one's own, by its place in the file."""
     free = _STYLES[len(MECHANISMS) :] or _STYLES
     return free[number % len(free)]
 
 
-def mechanism_style(name: str) -> LineStyle | None:
+def find_mechanism_style(name: str) -> LineStyle | None:
     """Return the style of a mechanism; None for anything else.
 
-    >>> mechanism_style("optimal").colour
+    >>> find_mechanism_style("optimal").colour
     '#009E73'
     """
     if name not in MECHANISMS:

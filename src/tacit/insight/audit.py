@@ -14,7 +14,7 @@ from os import PathLike
 from typing import Any, Final
 
 from tacit.html_tables import format_html_table
-from tacit.insight.tabular import align, plain
+from tacit.insight.tabular import align, to_plain
 from tacit.patterns.tree import Pattern, elements
 from tacit.planning.plan import Plan, read_plain
 from tacit.privacy.channel_audit import Ratio, largest_of, largest_ratio, multiply_ratios
@@ -129,7 +129,7 @@ class AuditReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; exact numbers are text, so that none is rounded."""
-        result: dict[str, Any] = plain(asdict(self))
+        result: dict[str, Any] = to_plain(asdict(self))
         result["policies"] = [
             {**plain_policy, "passed": policy.passed}
             for plain_policy, policy in zip(result["policies"], self.policies, strict=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tacit.engines.local import load_spec, survey_history
 from tacit.engines.setup import SpecSource
 from tacit.errors import PlanError
-from tacit.evaluation.palette import mechanism_style
+from tacit.evaluation.palette import find_mechanism_style
 from tacit.html_tables import format_html_table
 from tacit.insight.tabular import align
 from tacit.pictures import INK, frame_axes, load_figure, make_picture
@@ -126,7 +126,7 @@ class Curve:
         lowest = min(point.quality for point in self.points)
         axes.set_ylim(max(0.0, lowest - 0.25 * (1.02 - lowest)), 1.02)
         for mechanism in MECHANISMS:
-            style = mechanism_style(mechanism)
+            style = find_mechanism_style(mechanism)
             assert style is not None
             colour, shape, stroke = style
             points = self.of(mechanism)
@@ -207,7 +207,7 @@ def _label(axes: Axes, curve: Curve) -> None:
         height = min(quality, height - gap)
         place[names[rank]] = height
     for mechanism, own in place.items():
-        style = mechanism_style(mechanism)
+        style = find_mechanism_style(mechanism)
         assert style is not None
         axes.annotate(
             mechanism, (last, own), xytext=(10, 0), textcoords="offset points",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -171,7 +172,8 @@ def draft_specification(path: Path) -> SpecificationDraft:
     unread = "" if not refused else f"the first is line {refused[0].place}: {refused[0].reason}"
     if not frame.height:
         why = f"no row that could be read ({unread})" if unread else "no rows"
-        raise SourceError(f"{path} has {why}, so there is nothing to draft from")
+        convert = "; convert it, for example with iconv -t UTF-8" if "UTF-8" in unread else ""
+        raise SourceError(f"{path} has {why}, so there is nothing to draft from{convert}")
     time, options = _find_time(frame, path)
     if textual and delimiter is not None and _time_options(pl.Series([time]))[0]:
         raise SourceError(
@@ -288,7 +290,7 @@ def _find_time(frame: pl.DataFrame, path: Path) -> tuple[str, dict[str, str]]:
     for place, column in enumerate(frame.columns):
         share, options = _time_options(frame[column])
         if share > _MOST_TIMES:
-            named = bool(_TIME_NAMES.search(column.lower()))
+            named = bool(_TIME_NAMES.search(_split_words(column)))
             plain = frame[column].dtype.is_temporal() or "format" in options
             found.append((-10 * named - 5 * plain + 4 * (share < 1) + place, column, options))
     if not found:
@@ -311,22 +313,20 @@ def _doubt_times(
             " way round: check the format"
         )
     if len(moments) and (moments % _DAY == 0).all():
-        clock = [
-            column
-            for column in frame.columns
-            if frame[column].dtype == pl.Time()
-            or (
-                frame[column].dtype == pl.String()
-                and frame[column].count()
-                and bool(frame[column].drop_nulls().str.contains(_TIME_OF_DAY).all())
-            )
-        ]
+        clock = [column for column in frame.columns if _is_time_of_day(frame[column])]
         where = f" The time of day seems to be in {clock[0]}: join" if clock else " If you have"
         rest = " both into one column" if clock else " the time of day, add it to this column"
         yield (
             f"{time} has days only, so all tuples of a day count as one moment."
             f"{where}{rest}, such as 2026-03-01T08:30:00"
         )
+
+
+def _is_time_of_day(values: pl.Series) -> bool:
+    """Return whether all values are times of the day, such as 8:30 or 08:30:00 PM."""
+    if values.dtype != pl.String():
+        return bool(values.dtype == pl.Time())
+    return bool(values.count() and values.drop_nulls().str.contains(_TIME_OF_DAY).all())
 
 
 def _swap_day_and_month(format_: str) -> str:
@@ -383,9 +383,9 @@ def _find_subject(frame: pl.DataFrame, time: str, path: Path) -> str:
     found: list[tuple[int, int, str]] = []
     for column in frame.columns:
         values = frame[column]
-        if column == time or not values.count():
+        if column == time or not values.count() or _is_time_of_day(values):
             continue
-        named = bool(_SUBJECT_NAMES.search(column.lower()))
+        named = bool(_SUBJECT_NAMES.search(_split_words(column)))
         whole = values.dtype.is_integer()
         if values.dtype == pl.String():
             kind = infer_type(values, Stream(subject="", time=""))
@@ -402,6 +402,11 @@ def _find_subject(frame: pl.DataFrame, time: str, path: Path) -> str:
             " says in each row which person, car or home it belongs to"
         )
     return min(found)[2]
+
+
+def _split_words(column: str) -> str:
+    """Return the words of a column's name in lower case, with underscores between them."""
+    return re.sub(r"\W+|(?<=[a-z])(?=[A-Z])", "_", column).lower()
 
 
 def _has_decimal_commas(values: pl.Series) -> bool:
@@ -533,7 +538,8 @@ def _round(number: float) -> str:
 
 def _name(text: str) -> str:
     """Return a name for the specification; empty if nothing of the text can be in one."""
-    found = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").lower()
+    plain = re.sub(r"[\u0300-\u036f]", "", unicodedata.normalize("NFKD", text))  # without accents
+    found = re.sub(r"[^A-Za-z0-9]+", "_", plain).strip("_").lower()
     if not found:
         return ""
     named = f"n{found}" if found[0].isdigit() else found

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tacit.durations import MICROSECONDS, format_duration
 from tacit.insight.shared_attributes import MOST_LINES, SharedAttributes, find_shared_attributes
-from tacit.insight.tabular import plain
+from tacit.insight.tabular import to_plain
 from tacit.options import option
-from tacit.patterns.residuals import Residual, boolean_form, find_residual, is_presence
-from tacit.patterns.ternary import without_conditions
+from tacit.patterns.residuals import Residual, find_residual, is_presence, lift_booleans
+from tacit.patterns.ternary import drop_conditions
 from tacit.patterns.tree import Not, Pattern, Repeat, Seq, Within, elements, walk
 from tacit.privacy.components import find_exposure
 from tacit.privacy.count_channels import make_count_channel
@@ -112,8 +112,8 @@ class Odds:
         """
         daily = -(-MICROSECONDS["d"] // window)
         return cls(
-            even=at_most(Fraction(1, 2), epsilon),
-            rare=at_most(Fraction(1, 100), epsilon, places=1),
+            even=bound_percentage(Fraction(1, 2), epsilon),
+            rare=bound_percentage(Fraction(1, 100), epsilon, places=1),
             windows_to_99=count_windows_until_sure(epsilon),
             windows_in_a_day=daily,
             epsilon_in_a_day=daily * (epsilon if cost is None else cost),
@@ -274,7 +274,7 @@ class Explanation:
           it is estimated from its answers) and `decided` (whether a plan may still change that)
         - `promised`, `not_promised` (what: why), `guarantee` (the page with the proofs)
         """
-        explained: dict[str, Any] = plain(asdict(self))
+        explained: dict[str, Any] = to_plain(asdict(self))
         explained["window"] = format_duration(self.window)
         explained["unit"] = self.unit
         explained["promised"], explained["not_promised"] = list(self.promised), dict(NOT_PROMISED)
@@ -309,13 +309,15 @@ class Explanation:
         return f"<div>{''.join(parts)}</div>"
 
 
-def at_most(before: Fraction, epsilon: Exact, places: int = 0) -> Decimal:
+def bound_percentage(before: Fraction, epsilon: Exact, places: int = 0) -> Decimal:
     """Compute what a probability can become at most, in 100; rounded up.
 
     Digits are added while the bound would round to certainty, up to six.
 
-    >>> at_most(Fraction(1, 2), 1), at_most(Fraction(1, 2), 5), at_most(Fraction(1, 100), 1, 1)
-    (Decimal('74'), Decimal('99.4'), Decimal('2.7'))
+    >>> bound_percentage(Fraction(1, 2), 1), bound_percentage(Fraction(1, 2), 5)
+    (Decimal('74'), Decimal('99.4'))
+    >>> bound_percentage(Fraction(1, 100), 1, 1)
+    Decimal('2.7')
     """
     amount = parse_epsilon(epsilon)
     if amount >= _CERTAIN:
@@ -465,7 +467,7 @@ def _find_horizon(spec: Specification, number: int) -> HorizonOdds | None:
     if spec.windows.panes > 1:
         horizons += -(-spec.windows.size // length)  # windows that begin before it see its events
     most = horizons * min(Fraction(declared.limit.amount), windows * cost)
-    return HorizonOdds(length, horizons, most, at_most(Fraction(1, 2), most))
+    return HorizonOdds(length, horizons, most, bound_percentage(Fraction(1, 2), most))
 
 
 def _part(spec: Specification, number: int, mechanism: str) -> Fraction:
@@ -575,12 +577,12 @@ def _openness(left: Residual) -> tuple[Openness, tuple[str, ...]]:
 
 def _looks_at(left: Residual, private: frozenset[str]) -> tuple[str, ...]:
     """Return what it needs of private events beyond their presence."""
-    atoms = [v.atom for v in left.variables if not is_presence(boolean_form(v.atom))]
+    atoms = [v.atom for v in left.variables if not is_presence(lift_booleans(v.atom))]
     nodes = [n for atom in atoms for n in walk(atom) if not private.isdisjoint(elements(n))]
     order = any(
         isinstance(n, Within) or (isinstance(n, Seq) and len(elements(n)) > 1) for n in nodes
     )
-    attributes = any(without_conditions(atom, private) != atom for atom in atoms)
+    attributes = any(drop_conditions(atom, private) != atom for atom in atoms)
     explained = {
         "order": order,
         "number": any(_counts(n, private) for n in nodes),
@@ -720,7 +722,7 @@ def _private_rows(explained: Explanation, private: PrivateMeaning) -> Rows:
     limited = private.horizon
     if limited is not None and not sliding and 2 * explained.window <= limited.length // 2:
         three = min(three, 2 * limited.epsilon)  # a stay may touch two horizons
-    lasting = at_most(Fraction(1, 2), min(three, Fraction(_CERTAIN)))
+    lasting = bound_percentage(Fraction(1, 2), min(three, Fraction(_CERTAIN)))
     hidden = "whether, how often, when, with which attributes"
     about, stay = f"{_clean_text(private.name)} in one window", "a stay of three windows"
     if sliding:
@@ -741,7 +743,7 @@ def _private_rows(explained: Explanation, private: PrivateMeaning) -> Rows:
         ("", f"If it is rare, 1 in 100 can become at most {odds.rare} in 100."),
     ]
     if private.per_element is not None:
-        share = at_most(Fraction(1, 2), private.per_element)
+        share = bound_percentage(Fraction(1, 2), private.per_element)
         pane = "pane" if sliding else "window"
         text = f"{format_epsilon(private.per_element)} for one subject, one element, one {pane}."
         alone = f"A 50:50 guess about one element alone they can turn {_format_most(share)}."

@@ -28,7 +28,7 @@ from tacit.patterns.conditions import (
     Negation,
     attributes,
 )
-from tacit.patterns.expressions import conjuncts
+from tacit.patterns.expressions import iterate_conjuncts
 from tacit.patterns.tree import Name, Where, walk
 from tacit.privacy.policies import Policies
 from tacit.spec.specification import Specification
@@ -241,7 +241,7 @@ def _element_conditions(query: str, node: Where) -> Iterator[_ElementCondition]:
     for part in walk(node.part):
         if isinstance(part, Name) and part.alias is not None:
             types.setdefault(part.alias, []).append(part.name)
-    for condition in conjuncts(node.condition):
+    for condition in iterate_conjuncts(node.condition):
         for alias in dict.fromkeys(attribute.alias for attribute in attributes(condition)):
             for name in types.get(alias, []):
                 yield _ElementCondition(query, name, alias, condition)

@@ -28,13 +28,13 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Convert a value to JSON types; exact numbers become text, so that none is rounded."""
     match value:
         case dict():
-            return {key: plain(inner) for key, inner in value.items()}
+            return {key: to_plain(inner) for key, inner in value.items()}
         case tuple() | list():
-            return [plain(inner) for inner in value]
+            return [to_plain(inner) for inner in value]
         case Fraction():
             return format_epsilon(value)
         case Decimal():

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tacit.errors import LedgerError, LedgerLostError, MissingExtraError
 from tacit.ledger.alchemy import sa
-from tacit.masking import is_ambiguous, mask, scrub, secrets_in
+from tacit.masking import find_secrets, is_ambiguous, mask, scrub
 from tacit.options import command
 
 LOCK_TIMEOUT: Final = 30
@@ -29,11 +29,12 @@ class Database:
 
     def __init__(self, place: str, *, create: bool = True, read_only: bool = False) -> None:
         self.read_only = read_only
+        self._closed = False
         self._place = place
         if "://" in place:
             self.name = mask(place)
             self._engine = _postgres(place)
-        elif secrets_in(place):
+        elif find_secrets(place):
             raise LedgerError(
                 "a ledger is a file or postgresql://...; this looks like a connection string of"
                 " libpq. Write it as a URL"
@@ -47,7 +48,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """Open a read-only transaction with a consistent view of the ledger."""
-        with self._translate_errors(), self._engine.connect() as connection:
+        with self._connect() as connection:
             if not self.sqlite:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
@@ -58,7 +59,7 @@ class Database:
         """Open a transaction that is on disk when it ends, or rolled back on an error."""
         if self.read_only:
             raise LedgerError(f"the ledger {self.name} was opened read-only")
-        with self._translate_errors(), self._engine.connect() as connection:
+        with self._connect() as connection:
             connection = connection.execution_options(**{_WRITES: True})
             with connection.begin():
                 yield connection
@@ -70,7 +71,7 @@ class Database:
         """
         if not self.sqlite:
             return
-        with self._translate_errors(), self._engine.connect() as connection:
+        with self._connect() as connection:
             raw = connection.connection.dbapi_connection
             if raw is not None:
                 with suppress(
@@ -80,8 +81,18 @@ class Database:
                     raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; those that other threads still use, as soon as they are done."""
+        self._closed = True
         self._engine.dispose()
+
+    @contextmanager
+    def _connect(self) -> Iterator[sa.Connection]:
+        with self._translate_errors(), self._engine.connect() as connection:
+            try:
+                yield connection
+            finally:
+                if self._closed and not connection.invalidated:
+                    connection.detach()  # no pool would close it
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -114,7 +115,7 @@ class Lease:
         self, ids: NDArray[np.int64], private: Sequence[Account], zones: Zones | None = None
     ) -> Accounts:
         """Open the accounts of these subjects with their balances in the ledger."""
-        self._accounts = Accounts(ids, private, self._balance, zones)
+        self._accounts = Accounts(ids, private, partial(_read_spent, self._database), zones)
         return self._accounts
 
     def declare_accounts(
@@ -158,10 +159,6 @@ class Lease:
         with self._database.reading() as connection:
             keys = [(name, horizon, start) for name, horizon, start in connection.execute(query)]
             return {key: balances.read(connection, key) for key in keys}
-
-    def _balance(self, key: Key) -> Amounts:
-        with self._database.reading() as connection:
-            return balances.read(connection, key)
 
     def commit(self, checkpoint: bytes, *releases: ReleaseDraft) -> int | None:
         """Write a checkpoint and consecutive releases; return the number of the last release.
@@ -393,6 +390,12 @@ class Lease:
         row = {**run, **changes}
         row["seal"] = seal(RUN, row)
         connection.execute(RUNS.update().where(RUNS.c.run == self.run), row)
+
+
+def _read_spent(database: Database, key: Key) -> Amounts:
+    """Read what each subject has spent, by ledger id."""
+    with database.reading() as connection:
+        return balances.read(connection, key)
 
 
 def check_checkpoint(run: Any, checkpoint: bytes | None) -> None:

@@ -49,22 +49,22 @@ def check_aliases(pattern: Pattern) -> list[PatternError]:
     return mistakes
 
 
-def bound_aliases(pattern: Pattern) -> frozenset[str]:
+def find_bound_aliases(pattern: Pattern) -> frozenset[str]:
     """Return the aliases that every match of a pattern binds.
 
     >>> from tacit.patterns.language import parse_pattern
-    >>> sorted(bound_aliases(parse_pattern("SEQ(a p, OR(b q, c q), NOT d)")))
+    >>> sorted(find_bound_aliases(parse_pattern("SEQ(a p, OR(b q, c q), NOT d)")))
     ['p', 'q']
     """
     match pattern:
         case Name(_, alias):
             return frozenset({alias} if alias else ())
         case Seq(parts) | And(parts):
-            return frozenset[str]().union(*(bound_aliases(part) for part in parts))
+            return frozenset[str]().union(*(find_bound_aliases(part) for part in parts))
         case Or(parts):
-            return frozenset.intersection(*(bound_aliases(part) for part in parts))
+            return frozenset.intersection(*(find_bound_aliases(part) for part in parts))
         case Within(part) | Where(part):
-            return bound_aliases(part)
+            return find_bound_aliases(part)
         case Not() | Repeat():
             return frozenset()
 
@@ -101,7 +101,7 @@ def _collect(pattern: Pattern, mistakes: list[PatternError]) -> tuple[set[str], 
                 mistakes.append(_mistake(alias, _UNBOUND.format(alias, what)))
             return given, set()
         case Where(part, condition):
-            bound = bound_aliases(part)
+            bound = find_bound_aliases(part)
             for alias in dict.fromkeys(found.alias for found in attributes(condition)):
                 if alias not in bound:
                     mistakes.append(_mistake(alias, _why_unbound(alias, part, bound)))
@@ -117,7 +117,7 @@ _UNBOUND = (
 
 
 def _why_unbound(alias: str, part: Pattern, bound: Collection[str]) -> str:
-    if alias in given_aliases(part):
+    if alias in iterate_given_aliases(part):
         return (
             f"the condition uses '{alias}', which some matches lack: give the alias in "
             f"every branch of the OR, and outside NOT and repetition"
@@ -130,7 +130,7 @@ def _mistake(alias: str, message: str) -> PatternError:
     return PatternError(message, word=alias)
 
 
-def given_aliases(pattern: Pattern) -> Iterator[str]:
+def iterate_given_aliases(pattern: Pattern) -> Iterator[str]:
     """Yield every alias in a pattern, at any depth."""
     return (node.alias for node in walk(pattern) if isinstance(node, Name) and node.alias)
 

@@ -27,12 +27,12 @@ from tacit.patterns.conditions import (
 _UNKNOWN = pl.lit(None, dtype=pl.Boolean)
 
 
-def conjuncts(condition: Condition) -> Iterator[Condition]:
+def iterate_conjuncts(condition: Condition) -> Iterator[Condition]:
     """Yield the conditions that must all hold for this one to hold."""
     match condition:
         case Conjunction(left, right):
-            yield from conjuncts(left)
-            yield from conjuncts(right)
+            yield from iterate_conjuncts(left)
+            yield from iterate_conjuncts(right)
         case _:
             yield condition
 
@@ -74,7 +74,7 @@ def _kind(term: Term, kind: Callable[[Attribute], Kind | None]) -> Kind | None:
             return "number"
 
 
-def plain(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+def normalize_column(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     """Prepare a column for conditions: one type for each kind, non-finite numbers null."""
     if isinstance(dtype, pl.Categorical | pl.Enum):
         return column.cast(pl.String)
@@ -84,7 +84,7 @@ def plain(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     return column
 
 
-def expression(condition: Condition, schema: Mapping[str, pl.DataType]) -> pl.Expr:
+def build_expression(condition: Condition, schema: Mapping[str, pl.DataType]) -> pl.Expr:
     """Return a condition over columns made `plain`; an attribute without a column is unknown.
 
     A term that has a column of its own is taken from there.
@@ -96,14 +96,14 @@ def expression(condition: Condition, schema: Mapping[str, pl.DataType]) -> pl.Ex
                 return _UNKNOWN
             return compare(comparator, ours, theirs)
         case Negation(part):
-            return ~expression(part, schema)
+            return ~build_expression(part, schema)
         case Conjunction(left, right):
-            return expression(left, schema) & expression(right, schema)
+            return build_expression(left, schema) & build_expression(right, schema)
         case Disjunction(left, right):
-            return expression(left, schema) | expression(right, schema)
+            return build_expression(left, schema) | build_expression(right, schema)
 
 
-def value(term: Term, schema: Mapping[str, pl.DataType]) -> pl.Expr:
+def build_value(term: Term, schema: Mapping[str, pl.DataType]) -> pl.Expr:
     """Return a term over columns made `plain`."""
     found = _value(term, schema)
     return pl.lit(None) if found is None else found.expression

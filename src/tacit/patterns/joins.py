@@ -18,7 +18,7 @@ Ints: TypeAlias = NDArray[np.int64]
 
 
 @compiled
-def ranges(
+def find_ranges(
     buckets: Ints, earliest: Ints, latest: Ints, their_buckets: Ints, their_times: Ints
 ) -> Ints:
     """Return for each row the range of rows in its bucket from `earliest` to `latest`."""
@@ -46,7 +46,7 @@ def ranges(
     return found
 
 
-def pairs(found: Ints, most: int) -> Iterator[tuple[Ints, Ints]]:
+def iterate_pairs(found: Ints, most: int) -> Iterator[tuple[Ints, Ints]]:
     """Yield every row with every row of its range, about `most` pairs at a time."""
     start, counts = found[0], found[1] - found[0]
     ends = np.cumsum(counts)

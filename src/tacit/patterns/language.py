@@ -111,7 +111,7 @@ def find_word(text: str, word: str) -> tuple[int, int] | None:
     """
     for found in re.finditer(r"--[^\n]*|'(?:[^']|'')*'|[A-Za-z_][A-Za-z0-9_]*", text):
         if found[0] == word:
-            return position(text, found.start())
+            return find_position(text, found.start())
     return None
 
 
@@ -119,7 +119,7 @@ def _too_deep(what: str) -> str:
     return f"this {what} is nested more than {MAX_DEPTH} deep: reduce the nesting"
 
 
-def position(text: str, offset: int) -> tuple[int, int]:
+def find_position(text: str, offset: int) -> tuple[int, int]:
     """Line and column, from 1, of a place in a text."""
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 

@@ -27,7 +27,7 @@ from tacit.patterns.chains import Chain, find_chains
 from tacit.patterns.event_lists import EventLists, Selection
 from tacit.patterns.intervals import Intervals
 from tacit.patterns.origins import Origins
-from tacit.patterns.simplification import fold, holds_condition, limited, simplify
+from tacit.patterns.simplification import fold, holds_condition, limit_span, simplify
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Within, children, elements
 
 __all__ = ["Matcher", "scatter", "to_columns"]
@@ -124,7 +124,7 @@ class _Formulas:
         if _is_boolean(node):
             return self._combine(node, below)
         if isinstance(node, Within) and isinstance(node.part, Repeat):
-            once = limited(node.part.part, node.span)
+            once = limit_span(node.part.part, node.span)
             return fold(once, self._add_plain, _boolean_parts)
         return self._add_ordered(node)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import count, islice
 
 from tacit.errors import PatternError, nearest
-from tacit.patterns.aliases import check_aliases, given_aliases, rebuild, rename
+from tacit.patterns.aliases import check_aliases, iterate_given_aliases, rebuild, rename
 from tacit.patterns.tree import MAX_DEPTH, Name, Pattern, children, depth, walk
 
 __all__ = ["MAX_NODES", "Names", "check_aliases", "resolve"]
@@ -136,7 +136,7 @@ class Names:
         return 1 + sum(nodes for nodes, _ in sizes), 1 + max(deep for _, deep in sizes)
 
     def _inline(self, pattern: Pattern) -> Pattern:
-        taken = set(given_aliases(pattern))
+        taken = set(iterate_given_aliases(pattern))
         numbers: dict[str, Iterator[int]] = {}
 
         def fresh(alias: str) -> str:
@@ -151,7 +151,7 @@ class Names:
             known = self.patterns.get(node.name)
             if known is None:
                 return node
-            return rename(known, {a: fresh(a) for a in dict.fromkeys(given_aliases(known))})
+            return rename(known, {a: fresh(a) for a in dict.fromkeys(iterate_given_aliases(known))})
 
         return rebuild(pattern, inlined)
 

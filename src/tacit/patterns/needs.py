@@ -105,7 +105,9 @@ class JoinStep:
     ready: Sequence[Condition]  # decided by it and those before it
 
 
-def steps(pattern: And | Seq, need: Need, conditions: Sequence[Condition]) -> Iterator[JoinStep]:
+def iterate_steps(
+    pattern: And | Seq, need: Need, conditions: Sequence[Condition]
+) -> Iterator[JoinStep]:
     """Yield the parts from left to right; each condition goes where it can be decided first."""
     parts, ordered = pattern.parts, isinstance(pattern, Seq)
     names = [bound(part) for part in parts]
@@ -114,29 +116,31 @@ def steps(pattern: And | Seq, need: Need, conditions: Sequence[Condition]) -> It
     for place, part in enumerate(parts):
         to_come = frozenset[str]().union(*names[place + 1 :])
         elsewhere = to_come.union(*names[:place])
-        own = [c for c in waiting if aliases(c) & names[place] and not aliases(c) & elsewhere]
+        own = [
+            c for c in waiting if list_aliases(c) & names[place] and not list_aliases(c) & elsewhere
+        ]
         joint = [c for c in waiting if c not in own]
         in_gap = ordered and isinstance(part, Not)
-        waiting = joint if in_gap else [c for c in joint if aliases(c) & to_come]
+        waiting = joint if in_gap else [c for c in joint if list_aliases(c) & to_come]
         ready = [c for c in joint if c not in waiting]
         earlier, later = (parts[:place], parts[place + 1 :]) if ordered else ((), ())
         then = replace(
             need,
-            values=_unite(need.values, values(waiting)),
-            after=need.after | types(later),
+            values=_unite(need.values, list_values(waiting)),
+            after=need.after | list_types(later),
             last=need.last or bool(later),
             narrow=narrow,
         )
         asked = replace(
             then,
-            values=_unite(need.values, values(joint)),
-            before=need.before | types(earlier),
+            values=_unite(need.values, list_values(joint)),
+            before=need.before | list_types(earlier),
             first=need.first or bool(earlier),
         )
         yield JoinStep(part, asked, then, own, ready)
 
 
-def values(conditions: Iterable[Condition]) -> Values:
+def list_values(conditions: Iterable[Condition]) -> Values:
     """Return what conditions need: sides of comparisons if they use one element, else attributes.
 
     Only where a comparison itself must hold is one value of a side better than another.
@@ -146,7 +150,7 @@ def values(conditions: Iterable[Condition]) -> Values:
         for comparison in _comparisons(condition):
             way = _WAYS.get(comparison.comparator, 0) if comparison is condition else 0
             for side, better in ((comparison.left, way), (comparison.right, -way)):
-                if len(aliases(side)) == 1:
+                if len(list_aliases(side)) == 1:
                     found = _unite(found, {repr(side): (side, better)})
                 else:
                     found = _unite(found, {repr(part): (part, 0) for part in attributes(side)})
@@ -199,7 +203,7 @@ def may_be_empty(pattern: Pattern) -> bool:
             return all(map(may_be_empty, children(pattern)))
 
 
-def types(parts: Iterable[Pattern]) -> Names:
+def list_types(parts: Iterable[Pattern]) -> Names:
     """Return the event types that matches of these patterns may use."""
     used: set[str] = set()
     pending = list(parts)
@@ -212,6 +216,6 @@ def types(parts: Iterable[Pattern]) -> Names:
     return frozenset(used)
 
 
-def aliases(condition: Condition | Term) -> Names:
+def list_aliases(condition: Condition | Term) -> Names:
     """Return the aliases that a condition uses."""
     return frozenset(attribute.alias for attribute in attributes(condition))

@@ -8,7 +8,8 @@ a function of the variables: always true, always false, or open.
 
 The presence of a private event type is a variable that may take either value. A sub-pattern
 that looks at order or attributes has two bounds over public events (see `ternary`): it is
-detected wherever `surely` is, and nowhere that `possibly` is not; between them it is free.
+detected wherever its underapproximation is, and nowhere that its overapproximation is not; between
+them it is free.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from itertools import product
 from operator import is_
 
 from tacit.patterns.simplification import holds_condition, simplify
-from tacit.patterns.ternary import all_of, any_of, not_of, possibly, surely
+from tacit.patterns.ternary import make_and, make_not, make_or, overapproximate, underapproximate
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, children, elements, walk
 
 MOST_VARIABLES = 6
@@ -56,7 +57,7 @@ def find_residual(
     >>> [variable.atom for variable in left.variables], left.cofactors
     ([x], (AND(a, b), a))
     """
-    plain = boolean_form(pattern)
+    plain = lift_booleans(pattern)
     atoms, places = _place_atoms(plain, private)
     if len(atoms) > most:
         plain, atoms, places = pattern, (pattern,), {id(pattern): 0}
@@ -89,31 +90,31 @@ def _place_atoms(
 def _bounds(atom: Pattern, private: AbstractSet[str]) -> tuple[Pattern | bool, Pattern | bool]:
     if isinstance(atom, Name):
         return False, True
-    least, most = surely(atom, private), possibly(atom, private)
+    least, most = underapproximate(atom, private), overapproximate(atom, private)
     return (
-        least if isinstance(least, bool) else boolean_form(least),
-        most if isinstance(most, bool) else boolean_form(most),
+        least if isinstance(least, bool) else lift_booleans(least),
+        most if isinstance(most, bool) else lift_booleans(most),
     )
 
 
-def boolean_form(pattern: Pattern) -> Pattern:
+def lift_booleans(pattern: Pattern) -> Pattern:
     """Return the pattern with as many boolean operators as possible outside of ordered parts."""
     match pattern:
         case Name(name, alias):
             return Name(name) if alias else pattern
         case And(parts) | Or(parts):
-            plain = tuple(map(boolean_form, parts))
+            plain = tuple(map(lift_booleans, parts))
             same = all(map(is_, plain, parts))
             return pattern if same else type(pattern)(*plain)
         case Not(part):
-            inner = boolean_form(part)
+            inner = lift_booleans(part)
             return pattern if inner is part else Not(inner)
         case Repeat(part, 1, _):
-            return boolean_form(part)
+            return lift_booleans(part)
     if holds_condition(pattern):
         return pattern
     plainer = simplify(pattern)
-    return plainer if plainer == pattern else boolean_form(plainer)
+    return plainer if plainer == pattern else lift_booleans(plainer)
 
 
 def find_private_atoms(pattern: Pattern, private: AbstractSet[str]) -> tuple[Pattern, ...]:
@@ -125,7 +126,7 @@ def list_atoms(
     pattern: Pattern, private: AbstractSet[str], most: int = MOST_VARIABLES
 ) -> tuple[Pattern, ...]:
     """Return the atoms of the variables that `find_residual` finds."""
-    atoms = find_private_atoms(boolean_form(pattern), private)
+    atoms = find_private_atoms(lift_booleans(pattern), private)
     return atoms if len(atoms) <= most else (pattern,)
 
 
@@ -138,11 +139,11 @@ def _substitute(
         return chosen[number]
     match pattern:
         case And(parts):
-            return all_of(_substitute(part, places, chosen) for part in parts)
+            return make_and(_substitute(part, places, chosen) for part in parts)
         case Or(parts):
-            return any_of(_substitute(part, places, chosen) for part in parts)
+            return make_or(_substitute(part, places, chosen) for part in parts)
         case Not(part):
-            return not_of(_substitute(part, places, chosen))
+            return make_not(_substitute(part, places, chosen))
         case _:
             return pattern
 

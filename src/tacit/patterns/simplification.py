@@ -103,7 +103,7 @@ def _simplify_node(node: Pattern, below: list[Pattern]) -> Pattern:
         case Repeat(_, least, most):
             return _repetition(below[0], least, most)
         case Within(_, span):
-            return limited(below[0], span)
+            return limit_span(below[0], span)
         case Where():
             raise AssertionError("a pattern with a condition is not simplified")
 
@@ -190,7 +190,7 @@ def _repetition(part: Pattern, least: int, most: int | None) -> Pattern:
     return _sequence([False] * least, [part] * least)
 
 
-def limited(part: Pattern, span: int) -> Pattern:
+def limit_span(part: Pattern, span: int) -> Pattern:
     """Return a simplified pattern within a time, in plain form."""
     match part:
         case Within(inner, tighter):
@@ -198,8 +198,8 @@ def limited(part: Pattern, span: int) -> Pattern:
         case Name():
             return part
         case Or(parts):
-            return _any(limited(inner, span) for inner in parts)
+            return _any(limit_span(inner, span) for inner in parts)
     apart, rest = _split(part)
     if rest is None:
         return part
-    return _all([*apart, limited(rest, span)]) if apart else Within(part, span)
+    return _all([*apart, limit_span(rest, span)]) if apart else Within(part, span)

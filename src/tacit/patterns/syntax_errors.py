@@ -10,7 +10,7 @@ from lark import Token, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 from tacit.durations import UNITS
 from tacit.errors import PatternError
 from tacit.patterns.conditions import KEYWORDS
-from tacit.patterns.language import position
+from tacit.patterns.language import find_position
 
 _WORDS = {
     "NAME": "a name",
@@ -58,7 +58,9 @@ def explain(error: UnexpectedInput, text: str, start: str) -> PatternError:
     if isinstance(error, UnexpectedCharacters):
         before = _code(text[:place]).rstrip()
         hint = _foreign_hint(text[place:], before) or _FOREIGN.get(text[place], _NO_NAME)
-        return PatternError(f"{text[place]} has no meaning here.{hint}", *position(text, place))
+        return PatternError(
+            f"{text[place]} has no meaning here.{hint}", *find_position(text, place)
+        )
     assert isinstance(error, UnexpectedToken)
     token, expected = error.token, frozenset(error.accepts or error.expected or {"$END"})
     at_end = token.type == "$END"
@@ -68,7 +70,7 @@ def explain(error: UnexpectedInput, text: str, start: str) -> PatternError:
     before = _code(text[:place]).rstrip()
     hint = _foreign_hint(text[place:], before) or _hint(token.type, expected, before)
     message = f"expected {_list_expected(expected, before)}{came}.{hint}"
-    return PatternError(message, *position(text, place))
+    return PatternError(message, *find_position(text, place))
 
 
 _ORDER_WORDS = frozenset({"THEN", "FOLLOWED", "FOLLOWEDBY", "BEFORE", "NEXT"})
@@ -97,7 +99,7 @@ def _hint(came: str, expected: AbstractSet[str], before: str) -> str:
     inside_condition = bool(expected & {"TEXT", "COMPARATOR", "STAR", "DOT"})
     part_ended = "WITHIN" in expected or "COMMA" in expected or expected == {"$END"}
     if came == "$END" and before.count("(") > before.count(")"):
-        line, column = position(before, _find_unclosed(before))
+        line, column = find_position(before, _find_unclosed(before))
         return f" The '(' at line {line}, column {column} is not closed."
     if came == "RPAR" and "$END" in expected:
         return " There is no '(' for this ')'."

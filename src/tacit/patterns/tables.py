@@ -17,9 +17,22 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tacit.patterns.conditions import Attribute, Condition, attributes
-from tacit.patterns.expressions import conjuncts, expression, plain, value
-from tacit.patterns.joins import Ints, pairs, ranges
-from tacit.patterns.needs import NEVER, Need, aliases, may_be_empty, steps, types, values
+from tacit.patterns.expressions import (
+    build_expression,
+    build_value,
+    iterate_conjuncts,
+    normalize_column,
+)
+from tacit.patterns.joins import Ints, find_ranges, iterate_pairs
+from tacit.patterns.needs import (
+    NEVER,
+    Need,
+    iterate_steps,
+    list_aliases,
+    list_types,
+    list_values,
+    may_be_empty,
+)
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Seq, Where, Within
 
 Conditions: TypeAlias = Sequence[Condition]
@@ -66,7 +79,7 @@ class Search:
                 table = self.matches(part, bounded, conditions)
                 return need.distil(table.filter(pl.col("last") - pl.col("first") <= span))
             case Where(part, condition):
-                return self.matches(part, need, [*conditions, *conjuncts(condition)])
+                return self.matches(part, need, [*conditions, *iterate_conjuncts(condition)])
 
     def _empty(self) -> pl.DataFrame:
         """Return the empty match in every bucket."""
@@ -81,8 +94,8 @@ class Search:
 
     def _events(self, name: Name, need: Need, conditions: Conditions) -> pl.DataFrame:
         tuples = self._of_type(name.name)
-        looked_at = (need.values | values(conditions)).values()
-        terms = [term for term, _ in looked_at if aliases(term) == {name.alias}]
+        looked_at = (need.values | list_values(conditions)).values()
+        terms = [term for term, _ in looked_at if list_aliases(term) == {name.alias}]
         columns = {repr(a): f"@{a.column}" for term in terms for a in attributes(term)}
         # A stream that sent nothing has no columns: nulls, which meet no condition.
         missing = [c for c in columns.values() if c not in tuples.columns]
@@ -91,12 +104,15 @@ class Search:
         table = tuples.select(
             "bucket",
             *(pl.concat_list("row").alias(end) for end in ends if name.name in ends[end]),
-            *(plain(pl.col(c), tuples.schema[c]).alias(alias) for alias, c in columns.items()),
+            *(
+                normalize_column(pl.col(c), tuples.schema[c]).alias(alias)
+                for alias, c in columns.items()
+            ),
             first="time",
             last="time",
         )
         computed = [term for term in terms if not isinstance(term, Attribute)]
-        table = table.with_columns(value(t, table.schema).alias(repr(t)) for t in computed)
+        table = table.with_columns(build_value(t, table.schema).alias(repr(t)) for t in computed)
         table = _filter(table, conditions)
         # Events at different times are never the same: there is nothing to weigh.
         if need.first and need.last and any(repr(term) in need.values for term in terms):
@@ -108,7 +124,7 @@ class Search:
         ordered = isinstance(pattern, Seq)
         table: pl.DataFrame | None = None
         gaps: dict[int, Pattern] = {}
-        for place, step in enumerate(steps(pattern, need, conditions)):
+        for place, step in enumerate(iterate_steps(pattern, need, conditions)):
             if ordered and isinstance(step.part, Not):
                 gaps[place] = step.part.part
                 if table is not None:
@@ -156,7 +172,7 @@ class Search:
         """Return for each match, when the first match of `part` ends that begins in its gap."""
         unwanted = self.matches(part, Need(first=True, last=True)).sort("bucket", "first")
         ends = unwanted.select(pl.col("last").cum_min(reverse=True).over("bucket"))["last"]
-        start, stop = ranges(
+        start, stop = find_ranges(
             table["bucket"].to_numpy(),
             table[f"after {gap}"].to_numpy() + 1,
             np.full(table.height, NEVER),
@@ -176,7 +192,7 @@ class Search:
     ) -> pl.DataFrame:
         """Return every pair in a bucket; if `ordered`, only in order and without shared events."""
         found, right = _partners(left, right, need.span, ordered=ordered)
-        looked_at = set(values(conditions))
+        looked_at = set(list_values(conditions))
         looked_at |= {"first"} if any(c.startswith("before ") for c in left.columns) else set()
         ours, theirs = (
             side.select(c for c in side.columns if need.keeps(c) or c in looked_at)
@@ -186,7 +202,7 @@ class Search:
         theirs = theirs.drop("bucket").rename(marked)
 
         def pieces() -> Iterator[pl.DataFrame]:
-            for ours_at, theirs_at in pairs(found, self.most_pairs):
+            for ours_at, theirs_at in iterate_pairs(found, self.most_pairs):
                 if ordered:
                     apart = _find_disjoint(left, right, ours_at, theirs_at)
                     ours_at, theirs_at = ours_at[apart], theirs_at[apart]
@@ -212,7 +228,7 @@ class Search:
             return self.matches(part, need)
         if isinstance(part, Name) and part.name not in need.before | need.after:
             return self._runs(part.name, least, need)
-        used = types((part,))
+        used = list_types((part,))
         both = replace(need, before=need.before | used, after=need.after | used)
         once = self.matches(part, replace(both, first=True, last=True))
         step = replace(need, after=both.after, last=True)
@@ -232,21 +248,21 @@ class Search:
         """Return matches of at least `least` events of a type, in order of time."""
         events = self._of_type(type_).select("bucket", first="time").sort("bucket", "first")
         buckets = events["bucket"].to_numpy()
-        stop = ranges(buckets, buckets, buckets, buckets, buckets)[1]
+        stop = find_ranges(buckets, buckets, buckets, buckets, buckets)[1]
         start = np.arange(len(buckets)) + (least - 1)
         if need.narrow:
             stop = np.minimum(stop, start + 1)
         found = np.stack((start, np.maximum(start, stop)))
         runs = (
             events[ours].with_columns(events["first"][theirs].alias("last"))
-            for ours, theirs in pairs(found, self.most_pairs)
+            for ours, theirs in iterate_pairs(found, self.most_pairs)
         )
         return self._collected(runs, need)
 
 
 def _filter(table: pl.DataFrame, conditions: Conditions) -> pl.DataFrame:
     for condition in conditions:
-        table = table.filter(expression(condition, table.schema))
+        table = table.filter(build_expression(condition, table.schema))
     return table
 
 
@@ -268,13 +284,13 @@ def _partners(
     if not ordered:
         right = right.sort("bucket")
         ours, theirs = left["bucket"].to_numpy(), right["bucket"].to_numpy()
-        return ranges(ours, ours, ours, theirs, theirs), right
+        return find_ranges(ours, ours, ours, theirs, theirs), right
     right = right.sort("bucket", "first")
     latest = left["until"].to_numpy() if "until" in left.columns else np.full(left.height, NEVER)
     # An empty match, sorted behind all others, can follow however late.
     if span < NEVER and right["first"].max() != NEVER:
         latest = np.minimum(latest, left["first"].to_numpy() + span)
-    found = ranges(
+    found = find_ranges(
         left["bucket"].to_numpy(),
         left["last"].to_numpy(),
         latest,

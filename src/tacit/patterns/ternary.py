@@ -1,16 +1,17 @@
 """Three values: what a window's known events imply about a pattern, whatever the others do.
 
-`surely` and `possibly` rewrite a pattern into one over the known events alone. They keep, for
-every choice of unknown events (any number, times and attributes):
+`underapproximate` and `overapproximate` rewrite a pattern into one over the known events alone.
+For every choice of unknown events (any number, times and attributes):
 
-- each match of `surely(p)` among the known events is a match of `p` among all events;
-- each match of `p` among all events contains a match of `possibly(p)` among the known ones:
+- each match of `underapproximate(p)` among the known events is a match of `p` among all events;
+- each match of `p` among all events contains a match of `overapproximate(p)` among the known ones:
   the same events or fewer, and no others.
 
 Why this goes through every operator: unknown events only ever drop out of a match. Fewer events
 stay in order, stay distinct and stay within a span; they lie in every gap that the whole lies in.
 Under `NOT` the two are swapped. The one thing that dropping events can break is the gap of a
-`NOT` in a `SEQ`, which grows when a part beside it loses events: `possibly` then drops that `NOT`.
+`NOT` in a `SEQ`, which grows when a part beside it loses events: then `overapproximate` drops that
+`NOT`.
 
 A pattern of presence alone (names, `AND`, `OR`, `NOT`) is decided exactly. Elsewhere a pattern
 may be reported as open although it is decided: `SEQ(a, NOT x, b)` with `x` unknown, for example,
@@ -25,7 +26,7 @@ from enum import IntEnum
 from itertools import product
 from typing import NamedTuple
 
-from tacit.patterns.aliases import bound_aliases
+from tacit.patterns.aliases import find_bound_aliases
 from tacit.patterns.conditions import (
     Comparison,
     Condition,
@@ -61,67 +62,67 @@ class Ternary(IntEnum):
     TRUE = 2
 
 
-def status(pattern: Pattern, unknown: AbstractSet[str], window: Sequence[Tuple]) -> Ternary:
+def find_status(pattern: Pattern, unknown: AbstractSet[str], window: Sequence[Tuple]) -> Ternary:
     """Return the pattern's status in a window, whose unknown events are not looked at."""
-    if _holds(surely(pattern, unknown), window):
+    if _holds(underapproximate(pattern, unknown), window):
         return Ternary.TRUE
-    return Ternary.OPEN if _holds(possibly(pattern, unknown), window) else Ternary.FALSE
+    return Ternary.OPEN if _holds(overapproximate(pattern, unknown), window) else Ternary.FALSE
 
 
-def surely(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
+def underapproximate(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
     """If this is detected, the pattern is detected whatever the unknown events do.
 
-    >>> surely(Or("a", And("b", "x")), {"x"})
+    >>> underapproximate(Or("a", And("b", "x")), {"x"})
     a
-    >>> surely(Seq("a", Not("x")), {"x"})
+    >>> underapproximate(Seq("a", Not("x")), {"x"})
     False
     """
-    return all_of(
+    return make_and(
         case if isinstance(case, bool) else _surely(case, unknown)
         for case in _cases(pattern, unknown)
     )
 
 
-def possibly(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
+def overapproximate(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
     """If this is not detected, the pattern is not detected whatever the unknown events do.
 
-    >>> possibly(Seq("a", Not("b"), "x", "c"), {"x"})
+    >>> overapproximate(Seq("a", Not("b"), "x", "c"), {"x"})
     SEQ(a, c)
     """
-    return any_of(
+    return make_or(
         case if isinstance(case, bool) else _possibly(case, unknown).pattern
         for case in _cases(pattern, unknown)
     )
 
 
-def without_conditions(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern:
+def drop_conditions(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern:
     """Return the pattern where comparisons of unknown events' attributes count as met.
 
     >>> from tacit.patterns.language import parse_pattern
     >>> pattern = parse_pattern("SEQ(a p, b q) WHERE q.n > p.n AND p.n > 2")
-    >>> without_conditions(pattern, {"b"})
+    >>> drop_conditions(pattern, {"b"})
     SEQ(a p, b q) WHERE p.n > 2
     """
     match pattern:
         case Name():
             return pattern
         case And(parts):
-            return And(*(without_conditions(part, unknown) for part in parts))
+            return And(*(drop_conditions(part, unknown) for part in parts))
         case Or(parts):
-            return Or(*(without_conditions(part, unknown) for part in parts))
+            return Or(*(drop_conditions(part, unknown) for part in parts))
         case Seq(parts):
-            return Seq(*(without_conditions(part, unknown) for part in parts))
+            return Seq(*(drop_conditions(part, unknown) for part in parts))
         case Not(part):
-            return Not(without_conditions(part, unknown))
+            return Not(drop_conditions(part, unknown))
         case Repeat(part, least, most):
-            return Repeat(without_conditions(part, unknown), least, most)
+            return Repeat(drop_conditions(part, unknown), least, most)
         case Within(part, span):
-            return Within(without_conditions(part, unknown), span)
+            return Within(drop_conditions(part, unknown), span)
         case Where(part, condition):
             names = [node for node in walk(part) if isinstance(node, Name)]
             hidden = {node.alias for node in names if node.name in unknown}
-            inner = without_conditions(part, unknown)
-            looser = _loosen(condition, bound_aliases(part) - hidden, wanted=True)
+            inner = drop_conditions(part, unknown)
+            looser = _loosen(condition, find_bound_aliases(part) - hidden, wanted=True)
             return inner if looser is None else Where(inner, looser)
 
 
@@ -130,11 +131,11 @@ def _surely(pattern: Pattern, unknown: AbstractSet[str]) -> Pattern | bool:
         case Name(name):
             return False if name in unknown else pattern
         case And(parts):
-            return all_of(_surely(part, unknown) for part in parts)
+            return make_and(_surely(part, unknown) for part in parts)
         case Or(parts):
-            return any_of(_surely(part, unknown) for part in parts)
+            return make_or(_surely(part, unknown) for part in parts)
         case Not(part):
-            return not_of(_possibly(part, unknown).pattern)
+            return make_not(_possibly(part, unknown).pattern)
         case Seq(parts):
             return _seq((part, _surely(part, unknown)) for part in parts)
         case _:
@@ -150,17 +151,17 @@ class _PossibleMatch(NamedTuple):
 
 def _possibly(pattern: Pattern, unknown: AbstractSet[str]) -> _PossibleMatch:
     if isinstance(pattern, Not):
-        return _PossibleMatch(not_of(_surely(pattern.part, unknown)), True)
+        return _PossibleMatch(make_not(_surely(pattern.part, unknown)), True)
     below = [_possibly(part, unknown) for part in children(pattern)]
     whole = all(part.whole for part in below)
     match pattern:
         case Name(name):
             return _PossibleMatch(True, False) if name in unknown else _PossibleMatch(pattern, True)
         case And():
-            return _PossibleMatch(all_of(part.pattern for part in below), whole)
+            return _PossibleMatch(make_and(part.pattern for part in below), whole)
         case Or():
             # If one branch is always met, the matches of the others need not be distinguished.
-            made = any_of(part.pattern for part in below)
+            made = make_or(part.pattern for part in below)
             return _PossibleMatch(made, whole and made is not True)
         case Seq(parts):
             kept = [
@@ -207,7 +208,7 @@ def _has_time(pattern: Pattern) -> bool:
 def _loosely_where(part: Pattern | bool, condition: Condition) -> Pattern | bool:
     if isinstance(part, bool):
         return part
-    looser = _loosen(condition, bound_aliases(part), wanted=True)
+    looser = _loosen(condition, find_bound_aliases(part), wanted=True)
     return part if looser is None else Where(part, looser)
 
 
@@ -256,16 +257,16 @@ def _substitute(pattern: Pattern, present: Mapping[str, bool]) -> Pattern | bool
         case Name(name):
             return present.get(name, pattern)
         case And(parts):
-            return all_of(_substitute(part, present) for part in parts)
+            return make_and(_substitute(part, present) for part in parts)
         case Or(parts):
-            return any_of(_substitute(part, present) for part in parts)
+            return make_or(_substitute(part, present) for part in parts)
         case Not(part):
-            return not_of(_substitute(part, present))
+            return make_not(_substitute(part, present))
         case _:
             raise AssertionError("only patterns of presence are split into cases")
 
 
-def all_of(parts: Iterable[Pattern | bool]) -> Pattern | bool:
+def make_and(parts: Iterable[Pattern | bool]) -> Pattern | bool:
     """Build an AND without the parts that are always met."""
     made = list(parts)
     if any(part is False for part in made):
@@ -274,7 +275,7 @@ def all_of(parts: Iterable[Pattern | bool]) -> Pattern | bool:
     return And(*needed) if len(needed) > 1 else next(iter(needed), True)
 
 
-def any_of(parts: Iterable[Pattern | bool]) -> Pattern | bool:
+def make_or(parts: Iterable[Pattern | bool]) -> Pattern | bool:
     """OR, without the parts that are never met."""
     made = list(parts)
     if any(part is True for part in made):
@@ -283,7 +284,7 @@ def any_of(parts: Iterable[Pattern | bool]) -> Pattern | bool:
     return Or(*needed) if len(needed) > 1 else next(iter(needed), False)
 
 
-def not_of(part: Pattern | bool) -> Pattern | bool:
+def make_not(part: Pattern | bool) -> Pattern | bool:
     """NOT of what may be met always or never."""
     return not part if isinstance(part, bool) else Not(part)
 

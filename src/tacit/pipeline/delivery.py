@@ -177,6 +177,8 @@ class _SinkDelivery(threading.Thread):
         self._stopping = threading.Event()
         self._left: deque[int] = deque()
         """The releases of this run that wait."""
+        self._delivered = 0
+        """The last release that the sink has."""
         self._idle = False
         self.retries = 0
         self.answers = 0
@@ -189,9 +191,10 @@ class _SinkDelivery(threading.Thread):
 
     def enqueue(self, number: int) -> None:
         with self._changed:
-            self._idle = False
-            self._left.append(number)
-            self._changed.notify_all()
+            if number > self._delivered:  # it may have been found in the ledger already
+                self._idle = False
+                self._left.append(number)
+                self._changed.notify_all()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -268,6 +271,7 @@ class _SinkDelivery(threading.Thread):
         # Retried separately: what the sink has must not be delivered again.
         self._retry(self._lease.record_delivery, self._sink.name, number, position)
         with self._changed:
+            self._delivered = number
             while self._left and self._left[0] <= number:
                 self._left.popleft()
             self._changed.notify_all()

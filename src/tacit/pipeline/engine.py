@@ -241,6 +241,13 @@ class Engine:
         """The share of recent changes that history does not predict; None without memory."""
         return measure_drift(self.window_state.memory)
 
+    def find_drift(self, closed: ClosedWindows) -> float | None:
+        """Return the same for the version of these windows.
+
+        When a reload drops the old version depends on how tuples come in batches.
+        """
+        return measure_drift(self.windows.find_memory(closed))
+
     @property
     def random_source(self) -> RandomSource:
         """The source of randomness of this run."""

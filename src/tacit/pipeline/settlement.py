@@ -188,7 +188,7 @@ class Settlement:
                 bills.append(bill)
                 answers.append(self._engine.answer(one, bill.exhausted, bill.uncounted))
                 # As of this window: which windows are committed together is not public.
-                drifts.append(None if accountant is None else self._engine.drift)
+                drifts.append(None if accountant is None else self._engine.find_drift(one))
             drafts: list[ReleaseDraft] = []
             if accountant is not None and version is not None:
                 drafts = [

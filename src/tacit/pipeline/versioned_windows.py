@@ -357,6 +357,10 @@ class VersionedWindows:
         """Return by slot the number of each subject's policy, in the version of these windows."""
         return self._own_state(closed).policy_numbers()
 
+    def find_memory(self, closed: ClosedWindows) -> Mapping[str, NDArray[Any]]:
+        """Return what is remembered under the version of these windows."""
+        return self._own_state(closed).memory
+
     def _own_state(self, closed: ClosedWindows) -> WindowState:
         """Return the state that answers these windows; a new version continues with old memory."""
         following = self._following(closed)

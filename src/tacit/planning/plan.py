@@ -44,7 +44,7 @@ from tacit.privacy.policies import (
 )
 from tacit.privacy.quality import Confusion, micro_alpha
 from tacit.spec.boolean_queries import group_queries
-from tacit.spec.canonical_form import canonical
+from tacit.spec.canonical_form import make_canonical
 from tacit.spec.columntypes import RecordedTypes
 from tacit.spec.epsilon_split import find_sources, split_epsilon
 from tacit.spec.mechanisms import MECHANISMS
@@ -250,7 +250,7 @@ class Plan:
     @property
     def specification(self) -> Mapping[str, Any]:
         """The canonical form of the specification that the plan was made for."""
-        return canonical(self.spec) if self.written is None else self.written
+        return make_canonical(self.spec) if self.written is None else self.written
 
     @property
     def fingerprint(self) -> str:

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.patterns.residuals import boolean_form
+from tacit.patterns.residuals import lift_booleans
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
 from tacit.planning.combination_counts import (
     UNDIVIDED,
@@ -336,7 +336,7 @@ def _public_atoms(part: AffectedQuery) -> tuple[Pattern, ...]:
     """Return the public sub-patterns of a wide query."""
     hidden = set(part.elements)
     return tuple(
-        atom for atom in _atoms(boolean_form(part.pattern)) if hidden.isdisjoint(elements(atom))
+        atom for atom in _atoms(lift_booleans(part.pattern)) if hidden.isdisjoint(elements(atom))
     )
 
 
@@ -355,7 +355,7 @@ def _reader(
     `known[situation]` are the values of the public atoms. An ordered sub-pattern with private
     elements counts as detected if all of its elements are present.
     """
-    form = boolean_form(part.pattern)
+    form = lift_booleans(part.pattern)
 
     def value(pattern: Pattern, noisy: Bits, situations: NDArray[np.int64]) -> Bits:
         if pattern in public:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.patterns.residuals import Residual, boolean_form, find_residual, is_presence
+from tacit.patterns.residuals import Residual, find_residual, is_presence, lift_booleans
 from tacit.patterns.tree import Name, Pattern, elements
 from tacit.privacy.policies import Policy
 
@@ -63,7 +63,7 @@ def _analyse(number: int, query: Pattern, private: frozenset[str]) -> AffectedQu
         isinstance(variable.atom, Name) for variable in left.variables
     )
     table = None
-    if whole and is_presence(boolean_form(query)):
+    if whole and is_presence(lift_booleans(query)):
         table = _table(left, signals, found)
     return AffectedQuery(number, query, found, signals, table, _find_decided(left, signals))
 

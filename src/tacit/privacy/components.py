@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from tacit.patterns.residuals import (
     Variable,
-    boolean_form,
     find_private_atoms,
     find_residual,
+    lift_booleans,
     list_atoms,
 )
-from tacit.patterns.ternary import all_of, any_of
+from tacit.patterns.ternary import make_and, make_or
 from tacit.patterns.tree import And, Not, Or, Pattern, elements
 from tacit.privacy.policies import Policy, PrivatePattern
 
@@ -140,7 +140,7 @@ def find_exposure(policy: Policy, queries: Sequence[Pattern]) -> Exposure:
 def split_queries(policy: Policy, queries: Sequence[Pattern]) -> SplitQueries:
     """Split queries into parts, each about one component."""
     private = policy.private
-    plain = [boolean_form(query) for query in queries]
+    plain = [lift_booleans(query) for query in queries]
     groups = _Groups(policy.patterns)
     atoms = dict.fromkeys(atom for query in plain for atom in find_private_atoms(query, private))
     for atom in atoms:
@@ -274,7 +274,7 @@ def _split(query: Pattern, groups: _Groups) -> tuple[dict[int, Pattern], bool]:
     found: dict[int, list[Pattern]] = {group: [] for group in spanned}
     for part in parts:
         found[next(iter(groups.find(part)), spanned[0])].append(part)
-    combine = all_of if every else any_of
+    combine = make_and if every else make_or
     joined = {group: combine(inner) for group, inner in found.items()}
     return {group: part for group, part in joined.items() if not isinstance(part, bool)}, every
 
@@ -293,7 +293,7 @@ def _decide_together(
     for group, bound in bounds.items():
         if bound is not every and isinstance(bound, bool):  # this part decides the query
             return {group: parts[group]}, every
-    combine = all_of if every else any_of
+    combine = make_and if every else make_or
     joined = {}
     for group, part in parts.items():
         whole = combine([part, *(bound for other, bound in bounds.items() if other != group)])
@@ -305,7 +305,7 @@ def _decide_together(
 def _bound(part: Pattern, every: bool, private: frozenset[str]) -> Pattern | bool:
     """Return where a part may be true (`every`), or where it is true, whatever is private."""
     cofactors = dict.fromkeys(find_residual(part, private).cofactors)
-    return any_of(cofactors) if every else all_of(cofactors)
+    return make_or(cofactors) if every else make_and(cofactors)
 
 
 class _ComponentBuilder:

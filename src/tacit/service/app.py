@@ -21,28 +21,16 @@ from tacit.service.problems import (
     ProblemDetails,
     add_handlers,
     respond_to,
-    respond_to_unexpected,
 )
 from tacit.service.routes import acts, answers, counts, facts, health, ingest, tokens, workflow
+from tacit.service.security_headers import SecurityHeaders
 from tacit.service.state import SAMPLE_SECONDS, ServiceState
 from tacit.service.tokens import FRESH_SECONDS
 
 _ABOUT: Final = """Answers to pattern queries over event streams, differentially private with
 respect to declared private patterns. Errors are problem details (RFC 9457)."""
-_HEADERS: Final = {
-    b"cache-control": b"no-store",
-    b"content-security-policy": b"default-src 'self'; object-src 'none'; base-uri 'none';"
-    b" form-action 'self'; frame-ancestors 'none'",
-    b"cross-origin-opener-policy": b"same-origin",
-    b"cross-origin-resource-policy": b"same-origin",
-    b"permissions-policy": b"camera=(), geolocation=(), microphone=()",
-    b"referrer-policy": b"same-origin",
-    b"x-content-type-options": b"nosniff",
-    b"x-frame-options": b"DENY",
-}
 _LARGEST_BODY: Final = 256 << 10
 _BODY_SECONDS: Final = 30.0
-_HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
 
 
 def create_app(state: ServiceState) -> FastAPI:
@@ -177,35 +165,3 @@ class BodyLimits:
             return message
 
         await self._app(scope, receive_limited, send)
-
-
-class SecurityHeaders:
-    """Adds headers to every response: nothing is cached, framed or loaded from elsewhere.
-
-    Unexpected errors become responses here, since Starlette's would come without the headers.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
-        started = False
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal started
-            if message["type"] == "http.response.start":
-                started = True
-                given = {name.lower() for name, _ in message["headers"]}
-                more = [(name, value) for name, value in _HEADERS.items() if name not in given]
-                more += [_HSTS] if scope.get("scheme") == "https" else []
-                message["headers"] = [*message["headers"], *more]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_with_headers)
-        except Exception as error:
-            if started or scope["type"] != "http":
-                raise
-            response = respond_to_unexpected(Request(scope), error)
-            await response(scope, receive, send_with_headers)

@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeAlias
 
-import httptools
 from starlette.requests import ClientDisconnect, Request
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from tacit.service.connection_limits import LimitedProtocol
 
 _EXTENSION: Final = "tacit.body"
 _WORTH: Final = 128 << 10
@@ -34,13 +35,14 @@ async def receive_body(request: Request, size: int) -> bytearray | None:
     return await extension["receive"](size) if extension else None
 
 
-class BodyProtocol(HttpToolsProtocol):
-    """The protocol of uvicorn. It offers `receive_body` to the application."""
+class BodyProtocol(LimitedProtocol):
+    """The protocol of uvicorn with limits. It offers `receive_body` to the application."""
 
     def on_headers_complete(self) -> None:
         """Begin to handle a request."""
+        before = self.cycle
         super().on_headers_complete()
-        if self.cycle is not None and not _FRAMED & {name for name, _ in self.headers}:
+        if self.cycle is not before and not _FRAMED & {name for name, _ in self.headers}:
             receive = partial(self._receive_body, self.cycle)
             self.scope["extensions"] = {_EXTENSION: {"receive": receive}}
 
@@ -59,8 +61,7 @@ class BodyProtocol(HttpToolsProtocol):
 
     def end_body(self, cycle: RequestResponseCycle) -> None:
         """Go on with the next request. The parser has not seen the end of the body."""
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self.new_parser()
         self.transport.set_protocol(self)
         cycle.more_body = False
         cycle.message_event.set()
@@ -80,14 +81,24 @@ class _BodyReceiver(asyncio.BufferedProtocol):
         self._body = bytearray(size)
         self._body[: len(begun)] = begun
         self._left = memoryview(self._body)[len(begun) :]
+        self._missing = size - len(begun)
         self.done: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
+        self.done.add_done_callback(self._forget)
+
+    def _forget(self, done: asyncio.Future[bytearray]) -> None:
+        """Let go of the buffer; what still comes is written over and over."""
+        if done.cancelled():
+            self._left = memoryview(bytearray(min(self._missing, _WORTH)))
+        self._body = bytearray()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        return self._left
+        return self._left[: self._missing]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._left = self._left[nbytes:]
-        if self._left:
+        self._missing -= nbytes
+        if not self.done.done():
+            self._left = self._left[nbytes:]
+        if self._missing:
             return
         self._left.release()
         self._http.end_body(self._cycle)
@@ -95,6 +106,7 @@ class _BodyReceiver(asyncio.BufferedProtocol):
             self.done.set_result(self._body)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._left = memoryview(b"")
         self._http.connection_lost(exc)
         if not self.done.done():
             self.done.set_exception(ClientDisconnect())

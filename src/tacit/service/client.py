@@ -21,6 +21,8 @@ from tacit.errors import ServiceError
 
 _ARROW: Final = "application/vnd.apache.arrow.stream"
 _TRIED_AGAIN: Final = (408, 429, 503)
+_UNKNOWN: Final = 503
+"""The tuples may be on disk or not."""
 _ATTEMPTS: Final = 8
 _LONGEST_WAIT: Final = 10.0
 _PLAIN: Final[dict[str, pl.DataType]] = {
@@ -181,7 +183,8 @@ class ServiceClient:
                 with self._open("POST", place, headers, body) as response:
                     return not json.load(response)["duplicate"]
             except ServiceError as error:
-                if error.status not in _TRIED_AGAIN or attempt == _ATTEMPTS - 1:
+                unknown = error.status == _UNKNOWN and sequence is None
+                if error.status not in _TRIED_AGAIN or unknown or attempt == _ATTEMPTS - 1:
                     raise
             except (HTTPException, TimeoutError, ConnectionError, URLError) as error:
                 if sequence is None or attempt == _ATTEMPTS - 1:

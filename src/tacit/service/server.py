@@ -46,6 +46,7 @@ class Server:
             uvicorn.Config(
                 app,
                 http=BodyProtocol,
+                ws="none",
                 log_config=None,  # our log leaves out what libraries quote
                 access_log=False,
                 server_header=False,

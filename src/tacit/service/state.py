@@ -12,6 +12,7 @@ from tacit.ledger.ledger import Ledger
 from tacit.pipeline.run import Run
 from tacit.service.access import Access
 from tacit.service.analyses import Analyses
+from tacit.service.body_room import BodyRoom
 from tacit.service.count_feed import CountFeed
 from tacit.service.feed import AnswerFeed
 from tacit.service.inbox import Inbox
@@ -93,6 +94,8 @@ class ServiceState:
     sessions: Sessions = field(init=False)
     samples: deque[StatusSample] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     """The status in the last minutes, for operators alone."""
+    room: BodyRoom = field(default_factory=BodyRoom)
+    """For bodies with tuples."""
     signal: ReleaseSignal = field(default_factory=ReleaseSignal)
     run: Run | None = None
     """None until the run is set up."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tacit.spec.specification import Specification
 
 
-def canonical(spec: Specification) -> dict[str, Any]:
+def make_canonical(spec: Specification) -> dict[str, Any]:
     """Plain data with only what affects the meaning.
 
     The order of events is kept, since it numbers the event types, as is that of lists.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _ROWS = 12
 
 
-def summary(spec: Specification) -> str:
+def summarise_spec(spec: Specification) -> str:
     """Summarise a specification in one line."""
     counts = [
         count(len(spec.streams), "stream"),
@@ -29,7 +29,7 @@ def summary(spec: Specification) -> str:
     return ", ".join(counts)
 
 
-def table(spec: Specification) -> str:
+def format_table(spec: Specification) -> str:
     """Return an HTML table; long lists are truncated."""
     windows = spec.windows
     slide = "" if windows.slide is None else f" every {format_duration(windows.slide)}"
@@ -51,7 +51,7 @@ def table(spec: Specification) -> str:
         f"<td style='text-align:left'>{escape(text)}</td></tr>"
         for kind, name, text in rows
     )
-    return f"<table><caption>Specification: {escape(summary(spec))}</caption>{body}</table>"
+    return f"<table><caption>Specification: {escape(summarise_spec(spec))}</caption>{body}</table>"
 
 
 def _event(spec: Specification, name: str) -> str:

@@ -386,9 +386,9 @@ class Specification(Settings):
     @cached_property
     def fingerprint(self) -> str:
         """The same for all spellings of the same specification; it covers GeoJSON files."""
-        from tacit.spec.canonical_form import canonical
+        from tacit.spec.canonical_form import make_canonical
 
-        text = json.dumps(canonical(self), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(make_canonical(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def model_copy(
@@ -408,14 +408,14 @@ class Specification(Settings):
         return same and list(self.events) == list(other.events)
 
     def __str__(self) -> str:
-        from tacit.spec.display import summary
+        from tacit.spec.display import summarise_spec
 
-        return summary(self)
+        return summarise_spec(self)
 
     def __repr__(self) -> str:
         return f"<Specification: {self}>"
 
     def _repr_html_(self) -> str:
-        from tacit.spec.display import table
+        from tacit.spec.display import format_table
 
-        return table(self)
+        return format_table(self)

@@ -19,7 +19,7 @@ from tacit.planning.plan import Plan
 from tacit.planning.planner import make_plan
 from tacit.privacy.mechanisms.optimal.mechanism import Optimal
 from tacit.privacy.mechanisms.optimal.memory import kernels, protector
-from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter
+from tacit.privacy.mechanisms.optimal.memory.beliefs import Arguments, BeliefFilter
 from tacit.privacy.mechanisms.optimal.memory.planning import plan_memory
 from tacit.privacy.noise import Noise
 from tacit.privacy.quality import QualityObjective
@@ -111,9 +111,13 @@ def answer(
     source: RandomSource,
     exhausted: bool = False,
     threads: int = 1,
-    size: int = 700,
+    size: int = 150,
 ) -> list[Any]:
-    """All answers of a run with their confidence, and what is remembered after each."""
+    """All answers of a run with their confidence, and what is remembered after each.
+
+    At the usual size of batches windows close one by one, so that draws are in the same order
+    whether or not windows are taken together.
+    """
     frames = (frame.to_arrow() for frame in events(3).iter_slices(size))
     inputs = [Input("events", FrameSource(frames))]
     run = Run(spec, inputs, plan=plan, noise=Noise(source), workers=Workers(threads))
@@ -188,19 +192,31 @@ def by_window(found: list[Any]) -> list[Any]:
     return [windows, found[-1][2]]
 
 
-@pytest.mark.parametrize("octet", [0x40, 0x81])
+@pytest.mark.parametrize("octet", [0x20, 0x40, 0x81, 0xC0])
 def test_windows_that_are_answered_together_make_no_difference(
     octet: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps and thresholds are learned between them, with any batches and any threads."""
+    windows: list[int] = []
+    advance = BeliefFilter.advance
+
+    def counted(self: BeliefFilter, rows: slice, told: Arguments, **named: bool) -> Any:
+        windows.append(len(told.contexts))
+        return advance(self, rows, told, **named)
+
+    monkeypatch.setattr(BeliefFilter, "advance", counted)
     spec = specification()
     plan = plan_for(spec)
     monkeypatch.setattr(protector, "_STRETCH", 64)  # two stretches
-    one_by_one = by_window(answer(spec, plan, Repeated(octet), size=150))
+    each = answer(spec, plan, Repeated(octet))
+    assert max(len(answers) for answers, *_ in each) == 1
+    one_by_one = by_window(each)
     assert len(one_by_one[0]) == 40
     for size, threads in [(150, 2), (2000, 1), (9000, 2)]:
+        windows.clear()
         found = answer(spec, plan, Repeated(octet), threads=threads, size=size)
         assert by_window(found) == one_by_one
+        assert max(windows) == (1 if size == 150 else 4), "not taken together"
 
 
 def test_components_of_another_size_take_single_steps(loops: list[int]) -> None:

@@ -17,10 +17,10 @@ from tacit.evaluation.baselines.releases import (
     NoisyPresence,
     check_steps,
     check_variant,
+    compute_event_share,
     draw_laplace,
     draw_noise,
     make_graded_release,
-    per_event,
 )
 from tacit.evaluation.baselines.setting import Presence, Setting
 from tacit.kernels import compiled
@@ -81,7 +81,7 @@ class BudgetDistribution:
 
     def budget(self, setting: Setting, epsilon: Amount) -> float:
         """Return E, the epsilon of w steps."""
-        share = per_event(setting, epsilon)
+        share = compute_event_share(setting, epsilon)
         return share / self.largest_share if self.calibration == "peak" else self.w * share
 
 

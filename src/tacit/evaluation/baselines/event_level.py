@@ -10,8 +10,8 @@ import numpy as np
 from tacit.evaluation.baselines.releases import (
     Amount,
     NoisyPresence,
+    compute_event_share,
     flip,
-    per_event,
 )
 from tacit.evaluation.baselines.setting import Presence, Setting
 
@@ -35,4 +35,4 @@ class EventLevel:
     ) -> NoisyPresence:
         """Flip every bit."""
         setting.streams(presence)
-        return flip(presence, per_event(setting, epsilon), random)
+        return flip(presence, compute_event_share(setting, epsilon), random)

@@ -15,9 +15,9 @@ from tacit.evaluation.baselines.releases import (
     NoiseKind,
     NoisyPresence,
     check_variant,
+    compute_event_share,
     draw_noise,
     make_graded_release,
-    per_event,
 )
 from tacit.evaluation.baselines.setting import Presence, Setting
 from tacit.evaluation.baselines.w_event import add_noise
@@ -48,7 +48,9 @@ class LandmarkUniform:
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
         """Add noise of scale m/epsilon to every bit."""
-        return add_noise(presence, setting, per_event(setting, epsilon), random, self.noise)
+        return add_noise(
+            presence, setting, compute_event_share(setting, epsilon), random, self.noise
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class LandmarkAdaptive:
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
         """Process each subject's windows in order."""
-        streams, share = setting.streams(presence), per_event(setting, epsilon)
+        streams, share = setting.streams(presence), compute_event_share(setting, epsilon)
         noise = draw_noise(random, streams.shape, self.noise)
         luck = random.random(streams.shape[:2])
         habits, response = (self.fall, self.rise), self.noise == "response"

@@ -106,7 +106,7 @@ def check_variant(noise: NoiseKind, calibration: Calibration = "peak") -> None:
         raise PrivacyError(f"calibration must be 'peak' or 'total'; got {calibration!r}")
 
 
-def per_event(setting: Setting, epsilon: Amount) -> float:
+def compute_event_share(setting: Setting, epsilon: Amount) -> float:
     """Return the cost of one event in its window: epsilon/m, with the m of the longest pattern.
 
     These mechanisms do not use patterns: all event types are treated alike. So if patterns

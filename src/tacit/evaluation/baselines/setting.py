@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import PatternError, PrivacyError
-from tacit.patterns.residuals import boolean_form, is_presence
+from tacit.patterns.residuals import is_presence, lift_booleans
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, elements
 from tacit.privacy.evidence import STRENGTH
 from tacit.spec.specification import Specification
@@ -127,7 +127,7 @@ class Setting:
     @cached_property
     def asked(self) -> tuple[QueryTable, ...]:
         """The queries as tables."""
-        return tuple(self._tabulate(boolean_form(query)) for query in self.queries)
+        return tuple(self._tabulate(lift_booleans(query)) for query in self.queries)
 
     def streams(self, presence: Presence) -> Presence:
         """Return presence as `[subject][window][event type]`; two dimensions mean one subject."""
@@ -140,7 +140,7 @@ class Setting:
         return np.ascontiguousarray(presence if presence.ndim == 3 else presence[None])
 
     def _check(self, query: Pattern) -> None:
-        if not is_presence(boolean_form(query)):
+        if not is_presence(lift_booleans(query)):
             raise PatternError(f"baselines support presence only, not order; got {query}")
         if unknown := set(elements(query)) - set(self.types):
             raise PatternError(f"no event type is called '{min(unknown)}'")

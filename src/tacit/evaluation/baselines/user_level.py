@@ -11,8 +11,8 @@ from tacit.errors import PrivacyError
 from tacit.evaluation.baselines.releases import (
     Amount,
     NoisyPresence,
+    compute_event_share,
     flip,
-    per_event,
 )
 from tacit.evaluation.baselines.setting import Presence, Setting
 
@@ -53,5 +53,5 @@ class UserLevel:
         return flip(presence, self._share(presence, setting, epsilon), random)
 
     def _share(self, presence: Presence, setting: Setting, epsilon: Amount) -> float:
-        share = per_event(setting, epsilon)
+        share = compute_event_share(setting, epsilon)
         return share if self.over == "window" else share / max(1, presence.shape[-2])

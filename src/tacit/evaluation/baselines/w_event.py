@@ -14,11 +14,11 @@ from tacit.evaluation.baselines.releases import (
     NoisyPresence,
     check_steps,
     check_variant,
+    compute_event_share,
     draw_laplace,
     flip,
     make_graded_release,
     make_uniform_release,
-    per_event,
 )
 from tacit.evaluation.baselines.setting import Presence, Setting
 
@@ -50,7 +50,9 @@ class WEventUniform:
         self, presence: Presence, setting: Setting, epsilon: Amount, random: np.random.Generator
     ) -> NoisyPresence:
         """Add noise of scale m/epsilon to every bit."""
-        return add_noise(presence, setting, per_event(setting, epsilon), random, self.noise)
+        return add_noise(
+            presence, setting, compute_event_share(setting, epsilon), random, self.noise
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class WEventSample:
 
     def budget(self, setting: Setting, epsilon: Amount) -> float:
         """Return E, the epsilon of w steps."""
-        share = per_event(setting, epsilon)
+        share = compute_event_share(setting, epsilon)
         return share if self.calibration == "peak" else self.w * share
 
 

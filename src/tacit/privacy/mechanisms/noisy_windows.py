@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tacit.patterns.booleans import to_columns
 from tacit.patterns.event_lists import EventLists
-from tacit.patterns.ternary import without_conditions
+from tacit.patterns.ternary import drop_conditions
 from tacit.patterns.tree import Pattern
 from tacit.privacy.mechanisms.pane_noise import find_set_bits, place_in_windows
 from tacit.privacy.noise import Noise
@@ -46,7 +46,7 @@ class NoisyWindows:
     def __init__(
         self, spec: Specification, patterns: Sequence[Pattern], private: AbstractSet[str]
     ) -> None:
-        looser = [without_conditions(pattern, private) for pattern in patterns]
+        looser = [drop_conditions(pattern, private) for pattern in patterns]
         self.queries = compile_queries(spec, looser, walk=False)
         self.private = tuple(sorted(private))
         self._numbers = [spec.types[name] for name in self.private]

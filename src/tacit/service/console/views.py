@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tacit.durations import format_duration
-from tacit.insight.explain import at_most
+from tacit.insight.explain import bound_percentage
 from tacit.ledger.database import now
 from tacit.ledger.overview import read_overview
 from tacit.privacy.prices import NANO
@@ -384,8 +384,8 @@ def _describe_spending(private: dict[str, Any], spent: list[HorizonBalance]) -> 
     now_spent = 0.0 if last is None else last.spent
     limit = None if last is None else last.limit
     total = Fraction(round(now_spent * NANO), NANO)
-    stay = at_most(Fraction(1, 2), 3 * epsilon)
-    so_far = at_most(Fraction(1, 2), total)
+    stay = bound_percentage(Fraction(1, 2), 3 * epsilon)
+    so_far = bound_percentage(Fraction(1, 2), total)
     return private | {
         "about": private["unit"].rpartition(" ")[2],
         "horizon": None if last is None else last,

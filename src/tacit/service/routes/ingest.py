@@ -15,7 +15,9 @@ from pydantic import BaseModel, ConfigDict
 from tacit.service.access import authorise
 from tacit.service.arrow_streams import ArrowStreamError, read_arrow_stream
 from tacit.service.body_protocol import receive_body
+from tacit.service.body_room import BodySpace, NoRoomError
 from tacit.service.dependencies import LARGEST_ID, get_state
+from tacit.service.inbox import Inbox
 from tacit.service.ingest_requests import (
     Body,
     BodyFormat,
@@ -124,27 +126,12 @@ async def send_tuples(request: Request) -> Response:
     _check_stream(state, principal, stream)
     sequence, producer = _read_sequence(request), f"{principal.name}/{_read_producer(request)}"
     coding = _find_coding(request)
-    payload = await _read_body(request)
-    if not payload or payload.isspace():
-        raise Problem(422, "the body has no tuples")
-    table = None
-    if coding == "arrow" and len(payload) > _QUICKLY_CHECKED:
-        table = await to_thread.run_sync(_read_arrow, payload)
-    elif coding == "arrow":
-        table = _read_arrow(payload)
-    sent = IngestRequest(stream, producer, coding, payload, sequence, table)
     assert state.inbox is not None, "a stream is open"
-    try:
-        async with asyncio.timeout(STORE_SECONDS):
-            new = await state.inbox.store(sent)
-    except TimeoutError as error:
-        raise Problem(
-            503, "the tuples are not on disk yet; send the same request again", headers=_SOON
-        ) from error
-    except InboxFullError as error:
-        raise Problem(429, str(error), headers=_SOON) from error
-    except SequenceError as error:
-        raise Problem(409, str(error), expected=error.expected) from error
+    with state.room.open(principal.token) as space:
+        payload = await _read_body(request, space)
+        table = await _check_body(payload, coding)
+        sent = IngestRequest(stream, producer, coding, payload, sequence, table)
+        new = await _store(state.inbox, sent)
     body = {"stream": stream, "sequence": sequence, "duplicate": not new}
     return Response(json.dumps(body), media_type="application/json")
 
@@ -184,8 +171,8 @@ def _find_coding(request: Request) -> BodyFormat:
     return _CODINGS[kind]
 
 
-async def _read_body(request: Request) -> Body:
-    """Read the body, if it is small enough and arrives in time."""
+async def _read_body(request: Request, space: BodySpace) -> Body:
+    """Read the body, if it is small enough, arrives in time, and there is room for it."""
     length = request.headers.get("content-length", "0")
     too_large = Problem(413, f"send at most {LARGEST_BODY >> 20} MiB in one request")
     if length.isdigit() and int(length) > LARGEST_BODY:
@@ -193,16 +180,47 @@ async def _read_body(request: Request) -> Body:
     parts, size = [], 0
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            if length.isdigit() and (whole := await receive_body(request, int(length))) is not None:
-                return whole
+            if length.isdigit() and int(length):
+                space.extend(int(length))
+                if (whole := await receive_body(request, int(length))) is not None:
+                    return whole
             async for part in request.stream():
                 parts.append(part)
                 size += len(part)
                 if size > LARGEST_BODY:
                     raise too_large
+                space.extend(size)
     except TimeoutError as error:
         raise Problem(408, f"the body must arrive within {BODY_SECONDS:.0f} seconds") from error
+    except NoRoomError as error:
+        raise Problem(429, "too many tuples arrive now; try again later", headers=_SOON) from error
     return b"".join(parts)
+
+
+async def _check_body(payload: Body, coding: BodyFormat) -> pa.Table | None:
+    """Check a body as far as is done before it is stored; return an Arrow stream's table."""
+    if not payload or payload.isspace():
+        raise Problem(422, "the body has no tuples")
+    if coding != "arrow":
+        return None
+    if len(payload) > _QUICKLY_CHECKED:
+        return await to_thread.run_sync(_read_arrow, payload)
+    return _read_arrow(payload)
+
+
+async def _store(inbox: Inbox, sent: IngestRequest) -> bool:
+    """Store a request; return whether it is new."""
+    try:
+        async with asyncio.timeout(STORE_SECONDS):
+            return await inbox.store(sent)
+    except TimeoutError as error:
+        raise Problem(
+            503, "the tuples are not on disk yet; send the same request again", headers=_SOON
+        ) from error
+    except InboxFullError as error:
+        raise Problem(429, str(error), headers=_SOON) from error
+    except SequenceError as error:
+        raise Problem(409, str(error), expected=error.expected) from error
 
 
 def _read_arrow(payload: Body) -> pa.Table:

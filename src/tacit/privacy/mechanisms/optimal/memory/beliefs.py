@@ -146,14 +146,20 @@ class Update(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """What the steps of a window follow from, and where their results go, of all subjects."""
+    """What the steps of some windows follow from, and where results go, of all subjects.
+
+    Windows have the same part of the week.
+    """
 
     signals: Words
+    """`[window][row][word]`"""
     contexts: Numbers
+    """`[window][row]`"""
     slot: int
     state: BeliefState
     after: BeliefState
     parts: Singles
+    """`[window][row][column]`"""
     own: Singles
     """The parts of this component."""
     given: Given
@@ -433,7 +439,7 @@ class BeliefFilter:
         begin: int,
         after: BeliefState,
     ) -> Arguments:
-        """Return what `advance` reads and writes in a window, of all subjects."""
+        """Return what `advance` reads and writes in some windows, of all subjects."""
         flat = self.tables
         given: Given = (
             *self._list_given(state, contexts, tables),
@@ -446,23 +452,23 @@ class BeliefFilter:
             flat.class_of,
             flat.rows,
             flat.factors,
-            values,
+            values[..., 0],
             silent,
             flat.likely,
             DECAY,
             flat.truths,
             begin,
         )
-        own = parts[:, begin : begin + len(self.parts.component.parts)]
+        own = parts[..., begin : begin + len(self.parts.component.parts)]
         return Arguments(signals, contexts, self.find_slot(hour), state, after, parts, own, given)
 
     def advance(
         self, rows: slice, told: Arguments, *, kept: bool
     ) -> tuple[Prediction, Update] | None:
-        """Predict a window, draw for it and use the symbols: all of it in one compiled loop.
+        """Predict windows, draw for them and use the symbols: all of it in one compiled loop.
 
-        It does the same as `predict`, `draw` and `update`; see `can_advance`. What was predicted
-        and used is returned only if it is to be `kept`.
+        For each window it does the same as `predict`, `draw` and `update`; see `can_advance`. What
+        was predicted and used in a single window is returned if it is to be `kept`.
         """
         flat, after = self.tables, told.after
         size = rows.stop - rows.start if kept else _ROWS
@@ -483,15 +489,15 @@ class BeliefFilter:
         )
         done = rows.start
         while done < rows.stop:
-            draws = (rows.stop - done) * flat.most_blocks
-            octets = flat.sampler.draw_octets(draws, flat.most_blocks)
+            least = len(told.contexts) * flat.most_blocks
+            octets = flat.sampler.draw_octets((rows.stop - done) * least, least)
             random: Given = octets, *flat.sampler.tables
             done = kernels.advance_eight(done, rows.start, rows.stop, *told.given, *random, *found)
         if not kept:
             return None
         prediction = Prediction(
-            told.signals[rows],
-            told.contexts[rows],
+            told.signals[0, rows],
+            told.contexts[0, rows],
             told.state.groups[rows],
             after.groups[rows],
             told.slot,
@@ -501,7 +507,7 @@ class BeliefFilter:
             np.empty(0, np.float32),
             flat.values,
         )
-        return prediction, Update(beliefs, after.take(rows), told.own[rows])
+        return prediction, Update(beliefs, after.take(rows), told.own[0, rows])
 
     def _read_all(
         self, found: Singles, begin: int, signals: Words, lanes: Singles, rows: Whole

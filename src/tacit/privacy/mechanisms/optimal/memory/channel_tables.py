@@ -166,6 +166,18 @@ class ChannelTables:
             numbers[other] = self._serve(signals[other])
         return numbers
 
+    def find_all_contexts(self, signals: Words, counted: Sequence[Bits | None]) -> Numbers:
+        """Do the same for several windows, in order: `[window][row]`."""
+        windows, rows, _ = signals.shape
+        found = self._keys.look_up(signals.reshape(windows * rows, -1)).reshape(windows, rows)
+        if found.min(initial=0) < 0:  # a window may give channels to contexts of the next
+            several = [self.find_contexts(*one) for one in zip(signals, counted, strict=True)]
+            return np.stack(several)
+        if self._new is not None:
+            for own in counted:
+                self._new.pass_windows(rows if own is None else int(np.count_nonzero(own)))
+        return self._own[found] if len(self._served) else found
+
     def _serve(self, signals: Words) -> Numbers:
         """Return the numbers of contexts that the book serves."""
         needed = self._readings.find_needed(np.ascontiguousarray(signals))

@@ -835,16 +835,19 @@ def advance_eight(
     """Predict, choose, draw, use and read for some rows at a time, from `done` up to `end`.
 
     This is `predict_few`, `find_rows`, a draw and `use_symbols_of_few`, for contexts that are
-    tabulated and beliefs of one chain with eight values. `rows` has the sampler's row by context
-    and value, and `factors` the first likelihood by context. Each step is a short loop over as many
-    rows as there are bits in a word, so that a processor works on several rows at once. It goes on
-    while enough random bytes are left; return the first row that is not done. Each draw takes the
-    next bytes, in order. If beliefs and cells are to be `kept`, they are written row by row from
-    row `first` on; otherwise those of the next rows overwrite them. `places` and `products` have
-    room for a word of rows, and `chosen` for the blocks of a row.
+    tabulated and beliefs of one chain with eight values. Rows go through several windows, one after
+    the other: `contexts`, `values` and `parts` are `[window][row]`, and the state after a window
+    replaces that after the one before. `rows` has the sampler's row by context and value, and
+    `factors` the first likelihood by context. Each step is a short loop over as many rows as there
+    are bits in a word, so that a processor works on several rows at once. It goes on while enough
+    random bytes are left; return the first row that is not done. Each draw takes the next bytes, in
+    order. If beliefs and cells of a single window are to be `kept`, they are written row by row
+    from row `first` on; otherwise those of the next rows overwrite them. `places` and `products`
+    have room for a word of rows, and `chosen` for the blocks of a row.
     """
     none, used = spread(np.float32(0.0)), np.uint64(0)
-    needed, eight = np.uint64(8 * len(chosen)), np.uint64(LANES)
+    windows = len(contexts)
+    needed, eight = np.uint64(8 * len(chosen) * windows), np.uint64(LANES)
     low, high, width = edges[0], edges[1], truths.shape[2]
     while done < end:
         count = min(_WORD, end - done, int(np.int64((len(octets) - used) // needed)))
@@ -853,77 +856,84 @@ def advance_eight(
         to = done - first if kept else 0
         for n in range(count):
             i = np.uint64(done + n)
-            context = np.uint64(contexts[i])
-            group, before = group_of[context], groups_before[i]
-            level = np.int64(openness[i] >= low) + np.int64(openness[i] >= high)
-            kind = kind_of[np.uint64(group)]
-            cell = (kind_of[np.uint64(max(0, before))] * kinds + kind) * (len(edges) + 1) + level
-            groups[i] = group
-            cells[np.uint64(to + n)] = cell
-            places[np.uint64(n)] = cell * LANES * LANES if before >= 0 else -1 - kind * LANES
-            openness_after[i] = _average(openness[i], is_open[context], decay)
-        for n in range(count):
-            place, at = places[np.uint64(n)], (to + n) * LANES
-            if place < 0:
-                store(predicted, at, load(start, -1 - place))
-            else:
-                shares = load(stored, (done + n) * LANES)
-                scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(shares)))
-                found = add_rows(none, shares, tables, place, LANES)
-                store(predicted, at, multiply(found, scale))
-        for n in range(count):
-            i = np.uint64(done + n)
-            context = np.uint64(contexts[i])
-            row = NOTHING if silent[i] else rows[context * eight + values[i, np.uint64(0)]]
-            if row >= 0:
-                symbol = np.int32(guide[np.uint64(row), octets[used]])
-                if symbol < 0:
-                    symbol = _decide(row, octets, used, running_sums, shifts)
-                    used += np.uint64(7)
-                used += np.uint64(1)
-                places[np.uint64(n)] = factors[context] + symbol * LANES
-            elif row == NOTHING:
-                places[np.uint64(n)] = 0
-            else:
-                _choose_few(
-                    context,
-                    load(predicted, (to + n) * LANES),
-                    first_block,
-                    blocks,
-                    is_choice,
-                    candidates,
-                    mixed,
-                    products,
-                    False,
-                    chosen,
-                )
-                factor = spread(np.float32(1.0))
-                opened = np.uint64(first_block[context])
-                for number in range(np.uint64(first_block[context + np.uint64(1)]) - opened):
-                    candidate = np.uint64(chosen[number])
-                    value = np.uint64(blocks[opened + number, CLASS_MAP]) + values[i, np.uint64(0)]
-                    drawn = candidates[candidate, ROW] + class_of[value]
-                    symbol = np.int32(guide[np.uint64(drawn), octets[used]])
+            openness_after[i], groups[i] = openness[i], groups_before[i]
+            store(stored_after, (done + n) * LANES, load(stored, (done + n) * LANES))
+        for number in range(windows):
+            window = np.uint64(number)
+            for n in range(count):
+                i = np.uint64(done + n)
+                context = np.uint64(contexts[window, i])
+                group, before, average = group_of[context], groups[i], openness_after[i]
+                level = np.int64(average >= low) + np.int64(average >= high)
+                kind = kind_of[np.uint64(group)]
+                cell = kind_of[np.uint64(max(0, before))] * kinds + kind
+                cell = cell * (len(edges) + 1) + level
+                groups[i] = group
+                cells[np.uint64(to + n)] = cell
+                places[np.uint64(n)] = cell * LANES * LANES if before >= 0 else -1 - kind * LANES
+                openness_after[i] = _average(average, is_open[context], decay)
+            for n in range(count):
+                place, at = places[np.uint64(n)], (to + n) * LANES
+                if place < 0:
+                    store(predicted, at, load(start, -1 - place))
+                else:
+                    shares = load(stored_after, (done + n) * LANES)
+                    scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(shares)))
+                    found = add_rows(none, shares, tables, place, LANES)
+                    store(predicted, at, multiply(found, scale))
+            for n in range(count):
+                i = np.uint64(done + n)
+                context, value = np.uint64(contexts[window, i]), values[window, i]
+                row = NOTHING if silent[i] else rows[context * eight + value]
+                if row >= 0:
+                    symbol = np.int32(guide[np.uint64(row), octets[used]])
                     if symbol < 0:
-                        symbol = _decide(drawn, octets, used, running_sums, shifts)
+                        symbol = _decide(row, octets, used, running_sums, shifts)
                         used += np.uint64(7)
                     used += np.uint64(1)
-                    lane = candidates[candidate, LIKELY] + symbol * LANES
-                    factor = multiply(factor, load(likely, lane))
-                store(products, n * LANES, factor)
-                places[np.uint64(n)] = -1
-        for n in range(count):
-            place = places[np.uint64(n)]
-            factor = load(likely, place) if place >= 0 else load(products, n * LANES)
-            _use_factor(
-                factor, done + n, to + n, 1, LANES, predicted, products, beliefs, stored_after
-            )
-        for n in range(count):
-            shares = load(beliefs, (to + n) * LANES)
-            place = np.int64(contexts[np.uint64(done + n)]) * LANES * width
-            at = (done + n) * parts.shape[1] + begin
-            for lane in range(0, width, LANES):
-                store(parts, at + lane, add_rows(none, shares, truths, place + lane, width))
+                    places[np.uint64(n)] = factors[context] + symbol * LANES
+                elif row == NOTHING:
+                    places[np.uint64(n)] = 0
+                else:
+                    _choose_few(
+                        context,
+                        load(predicted, (to + n) * LANES),
+                        first_block,
+                        blocks,
+                        is_choice,
+                        candidates,
+                        mixed,
+                        products,
+                        False,
+                        chosen,
+                    )
+                    factor = spread(np.float32(1.0))
+                    opened = np.uint64(first_block[context])
+                    for block in range(np.uint64(first_block[context + np.uint64(1)]) - opened):
+                        candidate = np.uint64(chosen[block])
+                        mapped = np.uint64(blocks[opened + block, CLASS_MAP]) + value
+                        drawn = candidates[candidate, ROW] + class_of[mapped]
+                        symbol = np.int32(guide[np.uint64(drawn), octets[used]])
+                        if symbol < 0:
+                            symbol = _decide(drawn, octets, used, running_sums, shifts)
+                            used += np.uint64(7)
+                        used += np.uint64(1)
+                        lane = candidates[candidate, LIKELY] + symbol * LANES
+                        factor = multiply(factor, load(likely, lane))
+                    store(products, n * LANES, factor)
+                    places[np.uint64(n)] = -1
+            for n in range(count):
+                place = places[np.uint64(n)]
+                factor = load(likely, place) if place >= 0 else load(products, n * LANES)
+                _use_factor(
+                    factor, done + n, to + n, 1, LANES, predicted, products, beliefs, stored_after
+                )
+            for n in range(count):
+                shares = load(beliefs, (to + n) * LANES)
+                place = np.int64(contexts[window, np.uint64(done + n)]) * LANES * width
+                at = (number * parts.shape[1] + done + n) * parts.shape[2] + begin
+                for lane in range(0, width, LANES):
+                    store(parts, at + lane, add_rows(none, shares, truths, place + lane, width))
         done += count
     return done
 

@@ -265,10 +265,12 @@ class ThresholdLearner:
         self._forget = np.float32(forget)
 
     def learn(
-        self, learned: LearnedThresholds, new: NDArray[np.int64], window: int
+        self, learned: LearnedThresholds, new: NDArray[np.int64] | None, window: int
     ) -> LearnedThresholds:
-        """Add the answers of a window, `[query][level]`."""
-        levels = learned.levels * self._forget + new.astype(np.float32)
+        """Add the answers of a window, `[query][level]`, if there are any."""
+        levels = learned.levels * self._forget
+        if new is not None:
+            levels += new.astype(np.float32)
         thresholds = learned.thresholds
         if window % _REFRESHED == 0 and self._private:
             thresholds = self._choose(levels.astype(np.float64))

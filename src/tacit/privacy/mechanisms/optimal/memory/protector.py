@@ -189,9 +189,9 @@ class MemoryProtector(Protector):
         pending = self._pending
         if pending is None or not _same(pending, windows, own):
             slots = _list_slots(windows, own)
-            signals = self._gather(windows, self._signals, slots, own)
+            batch = self._read(windows, own, self._gather(windows, self._signals, slots, own))
             states, learned = self._load(memory, len(slots))
-            found = self._prepare(learned, [one[0] for one in signals], windows, 0)
+            found = self._prepare(learned, batch, range(1))
             predicted = self._parallel(
                 [partial(self._predict, found, states, rows) for rows in _divide(len(slots))]
             )
@@ -206,9 +206,6 @@ class MemoryProtector(Protector):
         memory = _memory(windows)
         states, learned = self._load(memory, len(slots))
         thresholds = self._load_thresholds(memory)
-        silent = np.zeros(len(slots), np.bool_)
-        if windows.silent is not None:
-            silent = windows.silent[slots]
         words = self._gather(windows, [*self._signals, *self._variables], slots, own)
         signals, values = words[: len(self._signals)], words[len(self._signals) :]
         number, questions = len(windows.bits), self._exposure.questions
@@ -216,36 +213,42 @@ class MemoryProtector(Protector):
         result[:, self._exact] = windows.bits[:, self._exact_columns]
         shape = (number, len(questions), len(slots))
         levels = StatedLevels(self._terms, shape, self._columns[-1])
-        pending, self._pending = self._pending, None
         stretches = _divide(len(slots))
+        predicted: Sequence[tuple[Prediction, ...] | None] = [None] * len(stretches)
+        pending, self._pending = self._pending, None
+        batch: _Batch | None = None
+        if pending is not None and number == 1 and _same(pending, windows, own):
+            predicted = pending.predicted
+        else:
+            batch = self._read(windows, own, signals)
+        registered = _list_registered(windows, slots) if batch is None else batch.registered
+        silent = np.zeros(len(slots), np.bool_)
+        if windows.silent is not None:
+            silent = windows.silent[slots]
         first = windows.closed.first
         for group in self._group(first, number, levels):
             steps: list[_Step] = []
-            predicted: Sequence[tuple[Prediction, ...] | None] = [None] * len(stretches)
-            for window in group:
-                counted = is_counted(first + window)
-                sampled = _sample(memory, slots, first + window, counted=counted)
-                prepared: _Prepared | None = None
-                if pending is not None and number == 1 and _same(pending, windows, own):
-                    predicted = pending.predicted
-                else:
-                    prepared = self._prepare(learned, [s[window] for s in signals], windows, window)
-                parts, own_values = levels.parts(window), [part[window] for part in values]
+            for run in self._split(group, first, batch):
+                chosen = slice(run.start, run.stop)
                 after = [BeliefState.like(state) for state in states]
-                told = self._list_arguments(prepared, states, own_values, silent, parts, after)
+                prepared = None if batch is None else self._prepare(learned, batch, run)
+                own_values, parts = [part[chosen] for part in values], levels.parts(run)
+                answers = result[chosen]
+                if own is not None:
+                    answers = np.zeros((*answers.shape[:2], -(-len(slots) // 64)), np.uint64)
                 step = _Step(
+                    run,
                     states,
                     after,
                     own_values,
                     silent,
                     prepared,
-                    told,
-                    counted,
-                    sampled,
-                    pack_slots(sampled),
+                    self._list_arguments(prepared, states, own_values, silent, parts, after),
+                    is_counted(first + run.start),
+                    [_sample(memory, slots, first + n, registered[n]) for n in run],
                     thresholds.thresholds[self._terms.queries],
                     parts,
-                    np.zeros((len(questions), -(-len(slots) // 64)), np.uint64),
+                    answers,
                 )
                 steps.append(step)
                 states = after
@@ -255,16 +258,16 @@ class MemoryProtector(Protector):
                     for rows, given in zip(stretches, predicted, strict=True)
                 ]
             )
-            for window, step, advanced in zip(group, steps, zip(*done, strict=True), strict=True):
-                dense = step.answers
+            for step, advanced in zip(steps, zip(*done, strict=True), strict=True):
                 if own is not None:
-                    dense = _spread_bits(dense, slots, result.shape[2])
-                result[window, self._terms.queries] = dense[self._terms.queries]
-                levels.add(window)
+                    for answers, window in zip(step.answers, step.run, strict=True):
+                        dense = _spread_bits(answers, slots, result.shape[2])
+                        result[window, self._terms.queries] = dense[self._terms.queries]
+                levels.add(step.run)
                 if step.counted:
-                    learned = self._learn(learned, stretches, step, advanced, first + window)
-                counts = np.sum([one.counts for one in advanced], axis=0)
-                thresholds = self._threshold_learner.learn(thresholds, counts, first + window)
+                    learned = self._learn(learned, stretches, step, advanced, first)
+                for window, counts in zip(step.run, _add_counts(advanced), strict=True):
+                    thresholds = self._threshold_learner.learn(thresholds, counts, first + window)
         for place, (state, known) in enumerate(zip(states, learned, strict=True)):
             for name, array in (state.to_arrays() | known.to_arrays()).items():
                 memory.after[f"{self._name}.{place}.{name}"] = array
@@ -284,6 +287,23 @@ class MemoryProtector(Protector):
                 yield range(begin, end)
                 begin = end
 
+    def _split(self, group: range, first: int, batch: _Batch | None) -> Iterator[range]:
+        """Divide a group into runs of windows whose steps are taken in one compiled loop.
+
+        They are in the same hour. A window in which steps are counted is a run of its own.
+        """
+        begin = group.start
+        for end in range(begin + 1, group.stop + 1):
+            if (
+                batch is None
+                or end == group.stop
+                or not batch.together
+                or is_counted(first + end)
+                or batch.hours[end] != batch.hours[begin]
+            ):
+                yield range(begin, end)
+                begin = end
+
     def _advance_all(
         self, rows: slice, predicted: tuple[Prediction, ...] | None, steps: Sequence[_Step]
     ) -> list[_Advanced]:
@@ -293,41 +313,45 @@ class MemoryProtector(Protector):
     def _advance(
         self, rows: slice, predicted: tuple[Prediction, ...] | None, step: _Step
     ) -> _Advanced:
-        """Draw for a stretch of subjects in one window, and answer all queries about them."""
+        """Draw for a stretch of subjects in a run of windows, and answer all queries about them."""
         kept: list[tuple[Prediction, Update] | None] = []
         for place in range(len(self._filters)):
             if predicted is not None:
                 kept.append(self._draw(place, rows, predicted[place], step))
             elif (told := step.told[place]) is not None:
-                # All steps of a window in one compiled loop.
+                # All steps of the windows in one compiled loop.
                 kept.append(self._filters[place].advance(rows, told, kept=step.counted))
             else:
                 assert step.prepared is not None
                 found = self._predict_one(place, step.prepared, step.states, rows)
                 kept.append(self._draw(place, rows, found, step))
-        counts = np.zeros((len(step.answers), LEVELS), np.int64)
-        kernels.answer_queries(
-            step.parts,
-            rows.start,
-            rows.stop,
-            *self._terms.arrays,
-            step.thresholds,
-            _LEVELS,
-            step.sampled,
-            np.empty(64 * self._columns[-1], np.float32),
-            np.empty(64, np.int32),
-            step.answers,
-            counts,
-        )
-        return _Advanced(kept, counts)
+        room = np.empty(64 * self._columns[-1], np.float32), np.empty(64, np.int32)
+        found_counts: list[NDArray[np.int64] | None] = []
+        for parts, answers, sample in zip(step.parts, step.answers, step.learned_from, strict=True):
+            counts = np.zeros((len(answers), LEVELS), np.int64)
+            sampled = np.zeros(answers.shape[1], np.uint64) if sample is None else sample.words
+            kernels.answer_queries(
+                parts,
+                rows.start,
+                rows.stop,
+                *self._terms.arrays,
+                step.thresholds,
+                _LEVELS,
+                sampled,
+                *room,
+                answers,
+                counts,
+            )
+            found_counts.append(None if sample is None else counts)
+        return _Advanced(kept, found_counts)
 
     def _draw(
         self, place: int, rows: slice, predicted: Prediction, step: _Step
     ) -> tuple[Prediction, Update]:
-        """Draw for a component, step by step."""
+        """Draw for a component in a single window, step by step."""
         one = self._filters[place]
-        symbols = one.draw(predicted, step.values[place][rows], step.silent[rows])
-        given = step.parts[rows], self._columns[place], step.after[place].take(rows)
+        symbols = one.draw(predicted, step.values[place][0, rows], step.silent[rows])
+        given = step.parts[0, rows], self._columns[place], step.after[place].take(rows)
         return predicted, one.update(step.states[place].take(rows), predicted, symbols, *given)
 
     def _learn(
@@ -336,9 +360,11 @@ class MemoryProtector(Protector):
         stretches: Sequence[slice],
         step: _Step,
         done: Sequence[_Advanced],
-        window: int,
+        first: int,
     ) -> list[LearnedSteps]:
         """Learn from some of the subjects of a window, component by component."""
+        (window,), (sample,) = step.run, step.learned_from
+        assert sample is not None
 
         def learn(place: int) -> LearnedSteps:
             learner, known = self._learners[place], learned[place]
@@ -346,8 +372,8 @@ class MemoryProtector(Protector):
                 kept = one.kept[place]
                 assert kept is not None
                 slot, before = kept[0].slot, step.states[place].take(rows)
-                learner.count(known, before, *kept, step.learned_from[rows])
-            return learner.learn(known, slot, window)
+                learner.count(known, before, *kept, sample.rows[rows])
+            return learner.learn(known, slot, first + window)
 
         return self._parallel([partial(learn, place) for place in range(len(self._filters))])
 
@@ -379,28 +405,38 @@ class MemoryProtector(Protector):
             return LearnedThresholds.start(self._thresholds)
         return LearnedThresholds.from_arrays(known, len(self._thresholds))
 
-    def _prepare(
-        self,
-        learned: Sequence[LearnedSteps],
-        signals: Sequence[Words],
-        windows: WindowBits,
-        window: int,
-    ) -> _Prepared:
-        """Find the contexts of a window, and the transitions at its time."""
-        start = np.array([(windows.closed.first + window) * self._pane])
-        hour = int(find_hours(to_local(start, self._zone))[0])
-        slots, number = _list_slots(windows, windows.own), windows.closed.first + window
-        registered = _memory(windows).is_registered(slots, number)
-        counted = None if registered.all() else registered
+    def _read(self, windows: WindowBits, own: Bits | None, signals: Sequence[Words]) -> _Batch:
+        """Find the contexts of windows, and their hours."""
+        number, slots = len(windows.bits), _list_slots(windows, own)
+        starts = (windows.closed.first + np.arange(number)) * self._pane
+        registered = _list_registered(windows, slots)
+        counted = [None if one.all() else one for one in registered]
         contexts = [
-            one.tables.find_contexts(own, counted)
-            for one, own in zip(self._filters, signals, strict=True)
+            one.tables.find_all_contexts(found, counted)
+            for one, found in zip(self._filters, signals, strict=True)
         ]
+        return _Batch(
+            find_hours(to_local(starts, self._zone)).tolist(),
+            signals,
+            contexts,
+            registered,
+            self._grouped
+            and all(one.can_advance(own) for one, own in zip(self._filters, contexts, strict=True)),
+        )
+
+    def _prepare(self, learned: Sequence[LearnedSteps], batch: _Batch, run: range) -> _Prepared:
+        """Return the contexts of a run of windows, and the transitions at their time."""
+        chosen, hour = slice(run.start, run.stop), batch.hours[run.start]
         tables = [
             learner.tables(steps, one.find_slot(hour))
             for one, learner, steps in zip(self._filters, self._learners, learned, strict=True)
         ]
-        return _Prepared(hour, signals, contexts, tables)
+        return _Prepared(
+            hour,
+            [words[chosen] for words in batch.signals],
+            [contexts[chosen] for contexts in batch.contexts],
+            tables,
+        )
 
     def _list_arguments(
         self,
@@ -444,10 +480,10 @@ class MemoryProtector(Protector):
     ) -> Prediction:
         return self._filters[place].predict(
             states[place].take(rows),
-            prepared.signals[place][rows],
+            prepared.signals[place][0, rows],
             prepared.hour,
             prepared.tables[place],
-            prepared.contexts[place][rows],
+            prepared.contexts[place][0, rows],
         )
 
     def _gather(
@@ -459,25 +495,49 @@ class MemoryProtector(Protector):
     ) -> list[Words]:
         """Return for each list of columns `[window][subject][word]`."""
         return [
-            np.ascontiguousarray(words).reshape(len(windows.bits), len(slots), -1)
+            np.ascontiguousarray(words).reshape(len(windows.bits), len(slots), words.shape[1])
             for words in gather_each(windows, columns, slots, own)
         ]
 
 
+class _Batch(NamedTuple):
+    """What is known about windows that closed together, before anything is drawn for them."""
+
+    hours: Sequence[int]
+    signals: Sequence[Words]
+    """For each component `[window][row][word]`."""
+    contexts: Sequence[Numbers]
+    """For each component `[window][row]`."""
+    registered: Sequence[Bits]
+    """For each window, who is registered."""
+    together: bool
+    """Whether steps of several windows can be taken in one compiled loop, for all components."""
+
+
 class _Prepared(NamedTuple):
-    """What a window's predictions follow from besides beliefs; a list has an entry by component."""
+    """What predictions for a run of windows follow from besides beliefs, by component."""
 
     hour: int
     signals: Sequence[Words]
-    contexts: list[Numbers]
-    tables: list[Singles]
+    contexts: Sequence[Numbers]
+    tables: Sequence[Singles]
+
+
+class _Sample(NamedTuple):
+    """The subjects from which something is learned in a window."""
+
+    rows: Bits
+    words: Words
+    """The same as a bit for each subject."""
 
 
 class _Step(NamedTuple):
-    """A window of all subjects: what its answers follow from, and where they go."""
+    """A run of windows of all subjects: what its answers follow from, and where they go."""
 
+    run: range
     states: list[BeliefState]
     after: list[BeliefState]
+    """The states after the last window."""
     values: Sequence[Words]
     silent: Bits
     prepared: _Prepared | None
@@ -486,24 +546,30 @@ class _Step(NamedTuple):
     """For each component, if all its steps are taken in one compiled loop."""
     counted: bool
     """Whether steps are counted, so that beliefs are kept."""
-    learned_from: Bits
-    """Whether something is learned from each subject."""
-    sampled: Words
-    """The same as a bit for each subject."""
+    learned_from: Sequence[_Sample | None]
+    """For each window."""
     thresholds: NDArray[np.float64]
     """Those of queries about private events."""
-    parts: Singles
-    """`[row][column]`: how likely each part is, with rows that fill the last word."""
+    parts: NDArray[np.float32]
+    """`[window][row][column]`: how likely each part is, with rows that fill the last word."""
     answers: Columns
 
 
 class _Advanced(NamedTuple):
-    """A window of a stretch of subjects, after its symbols."""
+    """A run of windows of a stretch of subjects, after its symbols."""
 
     kept: list[tuple[Prediction, Update] | None]
     """For each component, if it is kept."""
-    counts: NDArray[np.int64]
-    """`[query][level]`: how many answers have each level, of subjects that are learned from."""
+    counts: Sequence[NDArray[np.int64] | None]
+    """For each window `[query][level]`: how many answers have each level, of subjects that are
+    learned from; None if there are none."""
+
+
+def _add_counts(advanced: Sequence[_Advanced]) -> Iterator[NDArray[np.int64] | None]:
+    """Yield the counts of all stretches together, for each window."""
+    for counts in zip(*(one.counts for one in advanced), strict=True):
+        found = [one for one in counts if one is not None]
+        yield np.sum(found, axis=0) if found else None
 
 
 def _divide(rows: int) -> list[slice]:
@@ -551,21 +617,29 @@ def _spread_bits(answers: Columns, slots: NDArray[np.int64], words: int) -> Colu
     return np.packbits(bits, axis=1, bitorder="little").view("<u8").astype(np.uint64, copy=False)
 
 
+def _list_registered(windows: WindowBits, slots: NDArray[np.int64]) -> list[Bits]:
+    """Return for each window who is registered; nobody is removed."""
+    memory, first = _memory(windows), windows.closed.first
+    found = [memory.is_registered(slots, first)]
+    for window in range(first + 1, first + len(windows.bits)):
+        whole = found[-1].all()
+        found.append(found[-1] if whole else memory.is_registered(slots, window))
+    return found
+
+
 def _sample(
-    memory: RunMemory, slots: NDArray[np.int64], window: int, *, counted: bool
-) -> NDArray[np.bool_]:
-    """Return the subjects from which something is learned in a window.
+    memory: RunMemory, slots: NDArray[np.int64], window: int, registered: Bits
+) -> _Sample | None:
+    """Return the subjects from which something is learned in a window; None if there are none.
 
     If there are many, nothing is learned from windows in which no steps are counted.
     """
-    registered = memory.is_registered(slots, window)
     # The number of registered subjects is public; that of slots may not be.
     step = choose_sample(int(np.count_nonzero(registered)))
-    if step == 1:
-        return registered
-    if not counted:
-        return np.zeros(len(slots), np.bool_)
-    return registered & memory.is_sampled(slots, window, step)
+    if step > 1 and not is_counted(window):
+        return None
+    rows = registered if step == 1 else registered & memory.is_sampled(slots, window, step)
+    return _Sample(rows, pack_slots(rows))
 
 
 def _same(pending: _Pending, windows: WindowBits, own: Bits | None) -> bool:
@@ -611,17 +685,20 @@ class StatedLevels:
         self._found = np.zeros(shape if not self.later else (0, 0, 0), np.uint8)
         self._shape = shape
 
-    def parts(self, window: int) -> Singles:
-        """Return where the probabilities of a window's parts go, `[row][column]`."""
-        return np.asarray(self._parts[window if self.later else 0])
+    def parts(self, run: range) -> Singles:
+        """Return where the probabilities of parts go, `[window][row][column]`.
 
-    def add(self, window: int) -> None:
-        """Add a window whose probabilities are known."""
+        If they are not kept, a run has a single window.
+        """
+        return self._parts[run.start : run.stop] if self.later else self._parts
+
+    def add(self, run: range) -> None:
+        """Add windows whose probabilities are known."""
         if not self.later:
-            self._find(window)
+            self._find(*run)
 
     def _find(self, window: int) -> None:
-        parts = self.parts(window)
+        (parts,) = self.parts(range(window, window + 1))
         columns = np.empty(64 * parts.shape[1], np.float32)
         places = np.empty(64, np.int32)
         found = self._found[window]
