@@ -21,6 +21,7 @@ from tacit.pipeline.reader import Input, Positions, Reader, RegistryExtractor
 from tacit.pipeline.sources import Batch, Rejected, Source
 from tacit.spec.yaml_reader import loads
 from tacit.windows.jumps import Jumps
+from tacit.windows.staging import StagedPresence
 
 SPEC = loads("""
 version: 1
@@ -78,8 +79,13 @@ class Extractor:
         masks = EventMasks(np.ones((len(slots), self.words), np.uint64))
         return EventBatch(times.copy(), slots.copy(), masks, rows)
 
-    def stage(self, batch: EventBatch) -> None:
+    def stages(self, batch: EventBatch, *, ahead: bool) -> bool:
         """Nothing is found ahead."""
+        return False
+
+    def stage(self, batch: EventBatch) -> StagedPresence:
+        """Nothing is found ahead."""
+        raise AssertionError
 
 
 TUPLES = [(0, 0), (1, 1), (0, 500), (0, 501), (1, 502), (0, 900)]

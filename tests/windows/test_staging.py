@@ -68,9 +68,8 @@ def close_all(
         own, masks = (slots[part], times[part]), EventMasks(table, codes[part])
         extents, staged = RunExtents.measure(own[1], own[0]), None
         if stages:
-            staged = made.stage(own[1], own[0], masks, SLOTS, ahead=True)
-            assert (staged is not None) == (len(own[0]) >= SLOTS)
-        if staged is not None:
+            assert made.stages(masks, SLOTS, ahead=True) == (len(own[0]) >= SLOTS)
+            staged = made.stage(own[1], own[0], masks, SLOTS)
             for name in ("earliest", "latest", "least"):
                 assert (getattr(staged.extents, name) == getattr(extents, name)).all()
         verdicts, begin = Verdicts.allocate(len(own[0])), 0
@@ -175,20 +174,19 @@ def test_a_run_that_is_behind_lets_the_reading_thread_stage(
     frame = pl.DataFrame(
         {"who": slots, "at": pl.Series(times).cast(pl.Datetime("us")), "kind": codes}
     )
-    threads: list[bool] = []
+    threads: set[bool] = set()
     find = Panes.stage
 
-    def stage(made: Panes, *parts: Any, ahead: bool) -> StagedPresence | None:
-        threads.append(ahead)
-        assert ahead == (current_thread() is not main_thread())
-        return find(made, *parts, ahead=ahead)
+    def stage(made: Panes, *parts: Any) -> StagedPresence:
+        threads.add(current_thread() is main_thread())
+        return find(made, *parts)
 
     monkeypatch.setattr(Panes, "stage", stage)
     found = []
     for answers in Run(spec, [Input("events", FrameSource(frame))], workers=TWO):
         found.append(answers.detected)
         time.sleep(0.02)
-    assert set(threads) == {True, False}, "the first batch is not staged ahead"
+    assert threads == {True, False}, "the first batch is not staged ahead"
     monkeypatch.setattr(panes, "_STAGED", 10**9)
     expected = list(Run(spec, [Input("events", FrameSource(frame))], workers=TWO))
     assert (np.concatenate(found) == np.concatenate([one.detected for one in expected])).all()

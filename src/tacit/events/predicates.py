@@ -64,10 +64,11 @@ class Predicate:
         if value.kind is None:
             expression = expression.cast(pl.Boolean)
         steps = self.steps()
-        if self.columns and steps is None:
+        plain = steps is not None and _is_plain_number(schema[self.columns[0]])
+        if self.columns and not plain:
             # Polars may return a single value if it is the same for all rows.
             expression = expression & _true_in_each_row()
-        if steps is None or not _is_plain_number(schema[self.columns[0]]):
+        if not plain:
             _try_out(expression, self.columns, schema)
         return BoundPredicate(self.columns, expression, steps)
 

@@ -145,12 +145,16 @@ class Engine:
         """Extract the events from rows of a stream."""
         return self.windows.extract(rows, learn=self.learning > 0)
 
-    def stage(self, batch: EventBatch, *, ahead: bool) -> StagedPresence | None:
-        """Find the presence of tuples before they are judged; None if that is of no use.
+    def stages(self, batch: EventBatch, *, ahead: bool) -> bool:
+        """Return whether it is of use to find the presence of tuples before they are judged.
 
         The thread that reads does this `ahead` when the thread that inserts is behind.
         """
-        return self.windows.stage(batch, ahead=ahead)
+        return self.windows.stages(batch, ahead=ahead)
+
+    def stage(self, batch: EventBatch) -> StagedPresence:
+        """Find the presence of tuples before they are judged."""
+        return self.windows.stage(batch)
 
     def push(self, rows: Rows) -> Iterator[Answers]:
         """Insert rows and yield the answers of the windows that this closes.

@@ -38,7 +38,7 @@ from tacit.pipeline.prefetch import interleave, prefetch
 from tacit.pipeline.sources import Batch, Rejected, Source
 from tacit.windows.clock import REASONS
 from tacit.windows.jumps import Jumps
-from tacit.windows.runs import RunExtents
+from tacit.windows.runs import NO_EXTENTS, RunExtents
 from tacit.windows.staging import StagedPresence
 
 _AHEAD: Final = 2
@@ -104,8 +104,11 @@ class EventExtractor(Protocol):
     def extract(self, rows: Rows) -> EventBatch:
         """Extract the events from rows."""
 
-    def stage(self, batch: EventBatch, *, ahead: bool) -> StagedPresence | None:
-        """Find the presence of tuples before they are judged; None if that is of no use."""
+    def stages(self, batch: EventBatch, *, ahead: bool) -> bool:
+        """Return whether it is of use to find the presence of tuples before they are judged."""
+
+    def stage(self, batch: EventBatch) -> StagedPresence:
+        """Find the presence of tuples before they are judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +136,13 @@ class RegistryExtractor:
         """Extract the events from rows."""
         return self.compiled.extract(rows, self.subjects, learn=False)
 
-    def stage(self, batch: EventBatch, *, ahead: bool) -> None:
+    def stages(self, batch: EventBatch, *, ahead: bool) -> bool:  # noqa: ARG002
         """Nothing is inserted here."""
+        return False
+
+    def stage(self, batch: EventBatch) -> StagedPresence:  # noqa: ARG002
+        """Nothing is inserted here."""
+        raise AssertionError("there are no windows")
 
 
 class Reader:
@@ -326,7 +334,7 @@ class Reader:
         sources = []
         for number, front in enumerate(begin):
             extracted = prefetch(map(self._extract, self._rows(number)), ahead)
-            events = map(self._measure, extracted)
+            events: Iterator[EventBatch] = map(self._prepare, extracted)
             if extractor.jumps is not None:
                 events = confirm(events, extractor.jumps, front)
             sources.append(events)
@@ -356,7 +364,7 @@ class Reader:
 
     def _arrange(self, rows: Rows, partitions: PartitionMerge) -> Iterator[MergedBatch]:
         """Extract the events of rows; those of partitions may wait for each other."""
-        batch = self._measure(self._extract(rows))
+        batch = self._extract(rows)
         assert rows.position is not None, "these rows were not read by a reader"
         number, source = rows.position.number, self.inputs[rows.position.number].source
         if not rows.partitions:
@@ -377,36 +385,38 @@ class Reader:
         source.pause(partitions.find_crowded(number))
 
     def _extract(self, rows: Rows) -> EventBatch:
-        """Extract the events of rows, and count them."""
+        """Extract the events of rows, and prepare them, or leave that to the run's thread."""
         batch = self._extractor.extract(rows)
         # If a batch waits already, the run is behind, and this thread can do some of its work.
-        if self._extracted - self._taken >= len(batch.times):
-            batch = self._stage(batch, ahead=True)
+        behind = self._extracted - self._taken >= len(batch.times)
+        if behind or not self._stages(batch, ahead=False):
+            batch = self._prepare(batch, ahead=behind)
         self._extracted += len(batch.times)
         return batch
 
-    def _measure(self, batch: EventBatch) -> EventBatch:
-        """Measure the runs of tuples, unless that is done."""
-        if batch.staged is None:
-            batch = self._stage(batch, ahead=False)
-        if batch.staged is None:
+    def _prepare(self, batch: EventBatch, *, ahead: bool = False) -> EventBatch:
+        """Measure the runs of tuples and stage their presence, unless that is done."""
+        if batch.extents is not NO_EXTENTS:
+            return batch
+        if self._stages(batch, ahead=ahead):
+            staged = self._extractor.stage(batch)
+            batch = replace(batch, extents=staged.extents, staged=staged)
+        else:
             extents = RunExtents.measure(batch.times, batch.slots, registered=batch.registered)
             batch = replace(batch, extents=extents)
-        position = batch.rows.position
-        assert position is not None, "these rows were not read by a reader"
-        status = self.status[position.number]
+        assert batch.rows.position is not None, "these rows were not read by a reader"
+        status = self.status[batch.rows.position.number]
         status.rows += batch.rows.table.num_rows
         newest = int(batch.extents.latest.max(initial=NO_TIME))
         if newest != NO_TIME:
             status.newest = newest if status.newest is None else max(status.newest, newest)
         return batch
 
-    def _stage(self, batch: EventBatch, *, ahead: bool) -> EventBatch:
-        """Find the presence of tuples, and measure their runs, where this is of use."""
-        staged = None
-        if len(self.inputs) == 1 and not self.live:  # else tuples are merged
-            staged = self._extractor.stage(batch, ahead=ahead)
-        return batch if staged is None else replace(batch, extents=staged.extents, staged=staged)
+    def _stages(self, batch: EventBatch, *, ahead: bool) -> bool:
+        """Return whether to stage the presence of tuples; not of those that will be merged."""
+        if self.live or len(self.inputs) > 1:
+            return False
+        return self._extractor.stages(batch, ahead=ahead)
 
     def _extract_again(self, batch: MergedBatch) -> MergedBatch:
         """Extract the events of delayed tuples again, by the current specification."""

@@ -291,14 +291,17 @@ class VersionedWindows:
         both = np.concatenate([batch.masks.dense, masks], axis=1)
         return replace(batch, masks=EventMasks(both))
 
-    def stage(self, batch: EventBatch, *, ahead: bool) -> StagedPresence | None:
-        """Find the presence of tuples before they are judged; None if that is of no use."""
-        if self.next is not None:
-            return None
+    def stages(self, batch: EventBatch, *, ahead: bool) -> bool:
+        """Return whether it is of use to find the presence of tuples before they are judged."""
         state = self.window_state
-        return state.panes.stage(
-            batch.times, batch.slots, batch.masks, len(state.subjects), ahead=ahead
+        return self.next is None and state.panes.stages(
+            batch.masks, len(state.subjects), ahead=ahead
         )
+
+    def stage(self, batch: EventBatch) -> StagedPresence:
+        """Find the presence of tuples before they are judged."""
+        state = self.window_state
+        return state.panes.stage(batch.times, batch.slots, batch.masks, len(state.subjects))
 
     def insert(self, batch: MergedBatch, verdicts: Verdicts, begin: int, end: int) -> None:
         """Insert the accepted tuples from `begin` to `end`."""

@@ -176,27 +176,23 @@ class Panes:
         if self._automaton is not None:
             self._automaton.grow(ring.shape[1])
 
-    def stage(
-        self,
-        times: NDArray[np.int64],
-        slots: NDArray[np.int32],
-        masks: EventMasks,
-        width: int,
-        *,
-        ahead: bool,
-    ) -> StagedPresence | None:
-        """Find the presence of tuples before they are judged; None if that is of no use.
+    def stages(self, masks: EventMasks, width: int, *, ahead: bool) -> bool:
+        """Return whether it is of use to find the presence of tuples before they are judged.
 
         If it is not done `ahead`, by another thread, then only if few threads can insert the tuples
         later. All slots are below `width`.
         """
-        if (
-            not self._presence
-            or not (ahead or self._workers.threads <= _FEW_THREADS)
-            or len(self.ordered_types) != 1
-            or len(masks.codes) < max(_STAGED, width)
-        ):
-            return None
+        return (
+            self._presence
+            and (ahead or self._workers.threads <= _FEW_THREADS)
+            and len(self.ordered_types) == 1
+            and len(masks.codes) >= max(_STAGED, width)
+        )
+
+    def stage(
+        self, times: NDArray[np.int64], slots: NDArray[np.int32], masks: EventMasks, width: int
+    ) -> StagedPresence:
+        """Find the presence of tuples before they are judged. Any thread may call this."""
         return StagedPresence.find(times, slots, masks, self.size, width)
 
     def insert(

@@ -10,7 +10,7 @@ of one and of two windows are separate.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +43,8 @@ class StagedPresence:
 
     first: int
     """The window of the earliest tuple of the first run."""
-    words: NDArray[np.uint32] | NDArray[np.uint64]
-    """`[runs of one window, of two][window][slot]`: event-type bits."""
+    words: NDArray[Any]
+    """`[runs of one window, of two][window][slot]`: event-type bits, as 32 or 64 bits."""
     runs: NDArray[np.uint8]
     """How many windows each staged run has; 0 for the others."""
     extents: RunExtents
@@ -83,9 +83,8 @@ class StagedPresence:
         if begin or end != len(verdicts.each) or len(verdicts.runs) != len(self.runs):
             return NO_SKIPS
         added = np.empty(len(self.runs), np.bool_)
-        _add_accepted(
-            verdicts.each, verdicts.runs, self.runs, self.words, self.first, ring, added
-        )  # fmt: skip
+        each, runs = verdicts.each, verdicts.runs
+        _add_accepted(each, runs, self.runs, self.words, self.first, ring, added)
         return added
 
 
@@ -138,7 +137,7 @@ def _stage(
                 for k in range(len(own)):
                     place = past + (pane - past) * np.uint64(when[k] >= start)
                     flat[place + np.uint64(own[k])] |= bits[types[k]]
-    return first
+    return int(first)
 
 
 @compiled
