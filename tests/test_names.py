@@ -23,7 +23,7 @@ def count_options(texts: list[str]) -> Counter[str]:
     found: Counter[str] = Counter()
     for call in calls:
         if ast.unparse(call.func) == "click.option":
-            names = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
+            names = [ast.unparse(arg) for arg in call.args if isinstance(arg, ast.Constant)]
             helps = [ast.unparse(word.value) for word in call.keywords if word.arg == "help"]
             found.update(f"{name} {text}" for name in names for text in helps)
     return found
