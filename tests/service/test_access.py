@@ -416,32 +416,6 @@ def test_the_openapi_document_describes_every_route_and_its_problems(served: Run
                     assert "application/problem+json" in answer["content"], described_route
 
 
-def test_the_openapi_document_has_an_example_for_everything_with_a_form(served: Running) -> None:
-    """Bodies of requests and successful responses; files and streams say what they are."""
-    with served.client() as client:
-        document = client.get("/v1/openapi.json").json()
-    schemas = document["components"]["schemas"]
-
-    def has_example(content: dict[str, Any]) -> bool:
-        schema = content.get("schema", {})
-        schema = schema.get("items", schema)
-        named = schemas.get(schema.get("$ref", "").rpartition("/")[2], schema)
-        return bool({"example", "examples"} & {*content, *named})
-
-    without = []
-    for path, methods in document["paths"].items():
-        for method, route in methods.items():
-            bodies = [route["requestBody"]] if "requestBody" in route else []
-            bodies += [one for code, one in route["responses"].items() if code < "300"]
-            without += [
-                (method, path, kind)
-                for body in bodies
-                for kind, content in body.get("content", {}).items()
-                if not has_example(content)
-            ]
-    assert without == []
-
-
 def test_facts_are_those_of_the_specification(served: Running) -> None:
     with served.client("consumer", "city") as client:
         assert [query["name"] for query in client.get("/v1/queries").json()] == ["both", "either"]

@@ -167,17 +167,6 @@ def test_the_head_of_a_request_is_limited(service: Running, start: bytes) -> Non
             assert sent < 20_000_000
 
 
-def test_a_head_that_is_too_large_is_a_problem(service: Running) -> None:
-    with connecting(service) as connection:
-        connection.sendall(HEALTH.removesuffix(b"\r\n"))
-        for _ in range(7):
-            time.sleep(0.02)  # pieces of their own, and all of them are read
-            connection.sendall(b"X: " + b"a" * 10_000 + b"\r\n")
-        found = read_all(connection)
-    assert statuses(found) == [431]
-    assert MEDIA_TYPE.encode() in found
-
-
 def test_many_small_requests_in_one_piece_are_no_large_head(service: Running) -> None:
     count = 1_500
     with connecting(service) as connection:
