@@ -167,6 +167,14 @@ def test_long_batches_are_judged_by_the_rules_too(seed: int) -> None:
 LIMITS = Jumps(100, 1000)
 
 
+def test_nothing_piles_up_while_a_source_is_idle() -> None:
+    confirmation = Confirmation[EventBatch](LIMITS)
+    assert confirmation.add(next(iter(pieces_of([(0, 0)], [])))) == []
+    for empty in [*pieces_of([(0, 0)], [])] * 100:
+        assert confirmation.add(empty.slice(0, 0)) == []
+    assert len(confirmation.finish()) == 1
+
+
 def test_a_wild_first_tuple_is_refused_and_moves_nothing() -> None:
     wild = 10**17
     tuples = [(0, wild), *[(place % 3, place) for place in range(12)]]

@@ -122,6 +122,25 @@ def test_what_waits_is_neither_counted_nor_acknowledged_and_is_read_by_the_lates
     }
 
 
+class Idle(Single):
+    """A tuple that waits for another one, and then nothing but empty batches."""
+
+    def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
+        """Empty batches come more often than the reader's patience ends."""
+        yield from super().read(columns, keys)
+        nothing = pa.record_batch({"who": [], "at": []}, schema=self.schema())
+        while True:
+            yield Batch(nothing, 1, 0, self.name, token=0)
+
+
+def test_a_run_goes_on_while_a_tuple_waits_and_its_source_is_idle() -> None:
+    """It has to release windows, reload and stop meanwhile."""
+    reader = Reader(SPEC.streams, [Input("s", Idle([(0, 0)]))], Extractor(), 1000)
+    batches = reader.read(lambda: 60.0)
+    assert [next(batches) for _ in range(3)] == [None] * 3
+    batches.close()
+
+
 SUBJECTS = Subjects()
 SUBJECTS.add(pa.array(["0", "1"]))
 EXTRACTOR = RegistryExtractor(CompiledSpec(SPEC), SUBJECTS)

@@ -102,6 +102,11 @@ class EventBatch:
     staged: StagedPresence | None = None
     """The presence of these tuples, if it was found ahead."""
 
+    @property
+    def has_rejected(self) -> bool:
+        """Whether there are unreadable lines that are not reported yet."""
+        return bool(self.rows.rejected)
+
     def track_progress(self, before: int, future: int) -> NDArray[np.int64]:
         """Compute the source's progress at each tuple."""
         times = np.where(self.slots >= 0, self.times, NO_TIME)

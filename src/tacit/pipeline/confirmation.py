@@ -40,6 +40,8 @@ class Confirmation(Generic[T]):
 
     def add(self, batch: T) -> list[T]:
         """Add tuples and return those that are decided now."""
+        if self._waiting and not len(batch.times) and not batch.has_rejected:
+            return []  # an idle source decides nothing
         self._waiting.append(batch)
         return self._decide(ended=False)
 
