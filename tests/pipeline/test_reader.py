@@ -122,6 +122,25 @@ def test_what_waits_is_neither_counted_nor_acknowledged_and_is_read_by_the_lates
     }
 
 
+class Silent(Single):
+    """One tuple, and then nothing, as long as anyone looks."""
+
+    def read(self, columns: Sequence[str], keys: Sequence[str]) -> Iterator[Batch]:
+        """Empty batches follow the tuple."""
+        for batch in super().read(columns, keys):
+            yield batch
+            for _ in range(9):
+                yield Batch(batch.table.slice(0, 0), 1, batch.position, self.name, token=0)
+
+
+def test_a_run_goes_on_in_silence_while_a_tuple_waits() -> None:
+    """It may have to stop, or to close windows by the clock."""
+    reader = Reader(SPEC.streams, [Input("s", Silent(TUPLES[:1]))], Extractor(), 1000)
+    found = [None if batch is None else len(batch) for batch in reader.read()]
+    assert found[:10] == [None] * 10
+    assert 1 in found
+
+
 SUBJECTS = Subjects()
 SUBJECTS.add(pa.array(["0", "1"]))
 EXTRACTOR = RegistryExtractor(CompiledSpec(SPEC), SUBJECTS)

@@ -350,14 +350,14 @@ class Reader:
         for item in interleave(sources, _AHEAD * len(sources), timeout):
             # Here and not in the threads: only one thread may learn subjects.
             arrived = partitions.pop() if item is None else self._arrange(item[1], partitions)
-            nothing = item is None
+            nothing = True
             for batch in arrived:
-                nothing = False
                 pieces = [batch] if confirmation is None else confirmation.add(batch)
                 for piece in pieces:
+                    nothing = False
                     delayed = piece.origins is not batch.origins
                     yield self._extract_again(piece) if delayed else piece
-            if nothing:
+            if nothing:  # also while tuples wait to be confirmed: the run may have to stop
                 yield None
         for piece in confirmation.finish() if confirmation is not None else ():
             yield self._extract_again(piece)
