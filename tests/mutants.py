@@ -252,8 +252,8 @@ FAULTS: Final = (
     ),
     fault(
         "privacy/mechanisms/optimal/memory/protector.py",
-        "counted = None if registered.all() else registered",
-        "counted = None",
+        "[None if one.all() else one for one in registered]",
+        "[None for one in registered]",
         "engines/test_late_subjects.py",
     ),
     fault(

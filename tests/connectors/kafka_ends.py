@@ -142,7 +142,7 @@ class KafkaReceiver(Receiver):
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
         """Meanwhile the sink waits only a short time for an answer."""
-        with mock.patch.object(kafka_sink, "_TIMEOUT", 3.0), self.broker.away():
+        with mock.patch.object(kafka_sink, "_TIMEOUT", 1.0), self.broker.away():
             yield
 
 

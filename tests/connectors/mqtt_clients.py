@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
@@ -95,7 +97,25 @@ def until(done: Callable[[], bool], what: str, patience: float = PATIENCE) -> No
 
 
 def certificates(folder: Path) -> Sequence[str]:
-    """A certificate authority, a broker's certificate and a client's; the broker's settings."""
+    """An authority, certificates of a broker and a client, made once; the broker's settings."""
+    for name, content in _made_once().items():
+        (folder / name).write_bytes(content)
+    return [
+        f"cafile {folder}/ca.pem",
+        f"certfile {folder}/broker.pem",
+        f"keyfile {folder}/broker.key",
+    ]
+
+
+@cache
+def _made_once() -> Mapping[str, bytes]:
+    with TemporaryDirectory() as name:
+        make_certificates(Path(name))
+        return {path.name: path.read_bytes() for path in Path(name).iterdir()}
+
+
+def make_certificates(folder: Path) -> None:
+    """A new authority, and certificates of a broker and a client."""
     openssl = program("openssl")
 
     def run(*arguments: str) -> None:
@@ -111,11 +131,6 @@ def certificates(folder: Path) -> Sequence[str]:
         signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]
         run("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signed,
             "-extfile", "names")  # fmt: skip
-    return [
-        f"cafile {folder}/ca.pem",
-        f"certfile {folder}/broker.pem",
-        f"keyfile {folder}/broker.key",
-    ]
 
 
 def passwords(folder: Path, users: dict[str, str]) -> Sequence[str]:

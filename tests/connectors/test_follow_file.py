@@ -48,6 +48,13 @@ class FileFeed(Feed):
             file.write(data)
 
 
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look more often, and wait less for a writer that has not noticed a new file."""
+    monkeypatch.setattr(follow_file, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(follow_file, "_GRACE", 0.2)
+
+
 @pytest.fixture(params=["a.jsonl", "a.csv"])
 def feed(request: pytest.FixtureRequest, tmp_path: Path) -> FileFeed:
     return FileFeed(tmp_path / request.param)
@@ -81,7 +88,7 @@ def test_a_file_that_is_empty_at_first_is_waited_for(feed: FileFeed) -> None:
     import threading
 
     feed.path.touch()
-    threading.Timer(0.5, lambda: feed.send(tuples(0, 4))).start()
+    threading.Timer(0.1, lambda: feed.send(tuples(0, 4))).start()
     assert numbers(Reading(feed.open()).take(4)) == [0, 1, 2, 3]
 
 

@@ -23,6 +23,12 @@ from tacit.spec.yaml_reader import loads
 from tests.connectors.checks import COLUMNS, TYPES, Feed, Reading, SourceChecks, numbers, tuples
 
 
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look more often."""
+    monkeypatch.setattr(follow_folder, "_POLL_SECONDS", 0.02)
+
+
 class FolderFeed(Feed):
     """A folder that files are renamed into, a new one for everything that is sent."""
 

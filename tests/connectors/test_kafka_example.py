@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.connectors.examples import EXAMPLES, Example
+from tests.connectors.examples import Example
 from tests.connectors.mqtt_clients import until
 from tests.engines.forking import Forks
 from tests.services import KAFKA_JARS, QUICK_JAVA, free_port, program
@@ -59,26 +59,19 @@ def is_listening(port: int) -> bool:
     return True
 
 
-def test_without_a_broker_the_scripts_say_what_to_do() -> None:
-    """Each of them waits for a broker for ten seconds: they do so at the same time."""
-    servers = f"localhost:{free_port()}"
-    started = [
-        subprocess.Popen(
-            [sys.executable, script, "--servers", servers],
-            cwd=EXAMPLES / "kafka",
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for script in ("drive.py", "listen.py")
-    ]
-    try:
-        for process in started:
-            _, said = process.communicate(timeout=60)
-            assert process.returncode == 1, process.args
-            assert "no broker answers at localhost" in said, process.args
-            assert "Traceback" not in said, process.args
-    finally:
-        for process in started:
-            process.kill()
-            process.wait(60)
+def test_without_a_broker_the_scripts_say_what_to_do(tmp_path: Path, forks: Forks) -> None:
+    """Each of them waits for a broker for ten seconds, here for one."""
+    with Example("kafka", tmp_path, forks.program) as example:
+        for script in ("drive.py", "listen.py"):
+            assert "list_topics(timeout=10)" in (example.folder / script).read_text()
+            example.replace(script, {"list_topics(timeout=10)": "list_topics(timeout=1)"})
+            done = subprocess.run(
+                [sys.executable, script, "--servers", f"localhost:{free_port()}"],
+                cwd=example.folder,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert done.returncode == 1, script
+            assert "no broker answers at localhost" in done.stderr, script
+            assert "Traceback" not in done.stderr, script

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -27,8 +24,14 @@ from tacit.connectors.mqtt.source import MqttSource
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch
 from tests.connectors.checks import column_types
-from tests.connectors.mqtt_clients import PATIENCE, Peer, certificates, passwords, until
-from tests.engines.forking import Forks
+from tests.connectors.mqtt_clients import (
+    PATIENCE,
+    Peer,
+    certificates,
+    make_certificates,
+    passwords,
+    until,
+)
 from tests.services import Mosquitto
 
 COLUMNS = "columns=n:integer"
@@ -291,128 +294,69 @@ def test_a_broker_that_forgot_the_session_is_told_and_gone_on_with(
     assert flow.numbers == list(range(10))
 
 
-CHILD = """
-import json, sys, time
-from tacit.connectors.files import open_source
-from tests.connectors.checks import column_types
-url, token, acknowledge = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3] == "True"
-source = open_source(url)
-source.resume(token)
-for batch in source.batches(["n"], [], column_types(n="integer")):
-    print(json.dumps([batch.token, [row["n"] for row in batch.table.to_pylist()]]), flush=True)
-    if acknowledge and batch.receipt is not None:
-        source.acknowledge(batch.receipt)
-"""
+@contextmanager
+def crashing(source: MqttSource) -> Iterator[Reading]:
+    """Read until the connection ends as in a crash: nothing more is written to the broker."""
+    with reading(source) as flow:
+        yield flow
+        assert source._session is not None
+        link: Any = source._session._link
+        link._write = lambda *_: b""
+        link._disconnect = lambda *_: None
 
 
-class Child:
-    """A process that reads a source until it is killed."""
-
-    def __init__(
-        self, forks: Forks, url: str, token: Any = None, *, acknowledge: bool = False
-    ) -> None:
-        self.batches: list[tuple[Any, list[int]]] = []
-        self._process = subprocess.Popen(
-            [forks.program, "-c", CHILD, url, json.dumps(token), str(acknowledge)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    @property
-    def numbers(self) -> list[int]:
-        """The column n of all rows."""
-        return [number for _, numbers in self.batches for number in numbers]
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            token, numbers = json.loads(line)
-            self.batches.append((token, numbers))
-
-    def silence(self) -> None:
-        """Wait for some more batches."""
-        seen = len(self.batches)
-        until(lambda: len(self.batches) > seen + 3, "silent")
-
-    def kill(self) -> None:
-        """As sudden as a crash."""
-        os.kill(self._process.pid, signal.SIGKILL)
-        self._process.wait(60)
-        self._reader.join(300)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-
-def test_what_was_not_acknowledged_before_a_kill_comes_again(
-    broker: Mosquitto, topic: str, forks: Forks
+def test_what_was_not_acknowledged_before_a_crash_comes_again(
+    broker: Mosquitto, topic: str
 ) -> None:
-    url = f"mqtt://127.0.0.1:{broker.port}/{topic}?{COLUMNS}"
+    url = f"{topic}?{COLUMNS}"
     with Peer(broker.port) as publisher:
-        child = Child(forks, url)
-        until(lambda: bool(child.batches), "connected")
-        child.silence()
-        publisher.publish(numbered(topic, range(20)))
-        until(lambda: len(child.numbers) == 20, "received")
-        child.kill()
-        child = Child(forks, url, acknowledge=True)
-        until(lambda: len(child.numbers) == 20, "received again")
-        child.silence()
-        child.kill()
-        assert child.numbers == list(range(20))
-        child = Child(forks, url)
-        until(lambda: bool(child.batches), "connected")
-        child.silence()
-        child.kill()
-        assert child.numbers == []
+        with crashing(opened(broker, url)) as flow:
+            publisher.publish(numbered(topic, range(20)))
+            flow.until(20)
+        with crashing(opened(broker, url)) as flow:
+            flow.until(20)
+            flow.settle()
+        assert flow.numbers == list(range(20))
+        with crashing(opened(broker, url)) as flow:
+            flow.silence()
 
 
-@pytest.mark.cases(1)
 @pytest.mark.parametrize("acknowledged", [False, True])
 def test_a_run_resumes_at_the_batch_it_was_in_whatever_was_acknowledged(
-    broker: Mosquitto, topic: str, acknowledged: bool, forks: Forks
+    broker: Mosquitto, topic: str, acknowledged: bool
 ) -> None:
     """As the engine does it: a position is a token and the rows taken from there."""
-    url = f"mqtt://127.0.0.1:{broker.port}/{topic}?{COLUMNS}"
     with Peer(broker.port) as publisher:
-        child = Child(forks, url, acknowledge=acknowledged)
-        until(lambda: bool(child.batches), "connected")
-        child.silence()
-        for start in range(0, 60, 20):
-            publisher.publish(numbered(topic, range(start, start + 20)))
-            until(lambda start=start: len(child.numbers) == start + 20, "received")  # type: ignore[misc]
-        child.kill()
+        with crashing(opened(broker, f"{topic}?{COLUMNS}")) as flow:
+            for start in range(0, 60, 20):
+                publisher.publish(numbered(topic, range(start, start + 20)))
+                flow.until(start + 20, acknowledge=acknowledged)
         publisher.publish(numbered(topic, range(60, 70)))
-    token, held = [(token, numbers) for token, numbers in child.batches if numbers][-1]
-    again = Child(forks, url, token)
-    until(lambda: again.numbers[-1:] == [69], "gone on")
-    again.silence()
-    again.kill()
+    last = [batch for batch in flow.batches if batch.table.num_rows][-1]
+    source, held = opened(broker, f"{topic}?{COLUMNS}"), last.table["n"].to_pylist()
+    source.resume(json.loads(json.dumps(last.token)))
+    with reading(source) as again:
+        again.until(len(held) + 10)
+        again.silence()
     assert again.numbers == list(range(held[0], 70))
-    first = next((token, numbers) for token, numbers in again.batches if numbers)
-    assert first == (token, held)
+    first = next(batch for batch in again.batches if batch.table.num_rows)
+    assert (first.token, first.table["n"].to_pylist()) == (last.token, held)
 
 
 def test_a_run_resumes_after_an_empty_batch_without_what_came_before(
-    broker: Mosquitto, topic: str, forks: Forks
+    broker: Mosquitto, topic: str
 ) -> None:
-    url = f"mqtt://127.0.0.1:{broker.port}/{topic}?{COLUMNS}"
     with Peer(broker.port) as publisher:
-        child = Child(forks, url)
-        until(lambda: bool(child.batches), "connected")
-        child.silence()
-        publisher.publish(numbered(topic, range(10)))
-        until(lambda: len(child.numbers) == 10, "received")
-        child.silence()
-        child.kill()
-        token, numbers = child.batches[-1]
-        assert numbers == []
-        again = Child(forks, url, token)
-        until(lambda: bool(again.batches), "connected")
-        publisher.publish(numbered(topic, range(10, 20)))
-        until(lambda: again.numbers[-1:] == [19], "gone on")
-        again.kill()
+        with crashing(opened(broker, f"{topic}?{COLUMNS}")) as flow:
+            publisher.publish(numbered(topic, range(10)))
+            flow.until(10)
+            while flow.step().table.num_rows:
+                pass
+        source = opened(broker, f"{topic}?{COLUMNS}")
+        source.resume(json.loads(json.dumps(flow.batches[-1].token)))
+        with reading(source) as again:
+            publisher.publish(numbered(topic, range(10, 20)))
+            again.until(10)
     assert again.numbers == list(range(10, 20))
 
 
@@ -587,7 +531,7 @@ def test_a_broker_that_cannot_be_trusted_is_not_spoken_to(
     guarded: tuple[Mosquitto, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PASSWORD, "swordfish")
-    certificates(tmp_path)
+    make_certificates(tmp_path)  # by another authority
     url = f"mqtts://alice@127.0.0.1:{guarded[0].port}/open/+?ca={tmp_path}/ca.pem&{COLUMNS}"
     with pytest.raises(SourceError, match="is not trusted"):
         read_one(url)

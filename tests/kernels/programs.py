@@ -7,7 +7,6 @@ takes much longer than what the programs do. Used as `python -m tests.kernels.pr
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -80,11 +79,6 @@ class Program:
         ended, printed = self.forks.wait(self.pid), self.output.read_text()
         assert ended == 0, printed
         return printed.strip()
-
-    def kill(self) -> None:
-        """Kill it while it runs."""
-        os.kill(self.pid, signal.SIGKILL)
-        assert self.forks.wait(self.pid) == -signal.SIGKILL, self.output.read_text()
 
 
 @dataclass(frozen=True)

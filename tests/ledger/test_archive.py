@@ -41,6 +41,7 @@ from tacit.ledger.tables import (
 from tacit.ledger.verification import record_verification, verify
 from tests.cli.small_runs import tacit
 from tests.ledger.drafts import DAY, MINUTE, NANO, account, draft, opened, release
+from tests.longer import longer
 
 DAYS = 4
 EACH = 4
@@ -312,8 +313,8 @@ def crash(point: str, monkeypatch: pytest.MonkeyPatch, how: Any) -> None:
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize(
     ("place", "killed"),
-    [("postgres", False), ("sqlite", True)],
-    ids=["postgres raises", "sqlite is killed"],
+    [("sqlite", False), ("postgres", False), *longer(("sqlite", True))],
+    ids=["sqlite raises", "postgres raises", "sqlite is killed"],
     indirect=["place"],
 )
 def test_a_crash_at_any_point_loses_nothing_and_archives_nothing_twice(
