@@ -28,6 +28,7 @@ from tacit.service.roles import Role
 from tacit.service.routes import answers, row_files
 from tacit.service.server import ServerOptions
 from tacit.service.serving import Service, open_inputs, open_service
+from tacit.service.tables import ProposalState
 from tacit.spec.specification import Private, Query
 from tests.differential.codings import payloads
 from tests.differential.draws import fixed_draws
@@ -35,6 +36,7 @@ from tests.differential.neighbours import variants
 from tests.differential.outputs import LEDGER
 from tests.differential.test_broker import closing_tuples
 from tests.differential.worlds import Variant, World, describe, make_world
+from tests.service.planner_forks import forked_plans
 from tests.service.services import TLS, Running
 from tests.service.test_access import list_routes
 
@@ -122,10 +124,22 @@ FORMS = (
     "/console/tokens",
     "/console/tokens/000000000000/revoke",
 )
-UNSEEN = {("POST", "/login"), ("POST", "/logout"), ("GET", "/console/events")}
-"""The first two say nothing but whether a token is valid; the third sends the same event again for
-each release, whatever is in it."""
 Seen = dict[tuple[str, str], Any]
+EMPTY = {"json": (b"{}", b"{} "), "cbor": (b"\xa0", b"\xa0\xa0")}
+"""Bodies without a tuple that can be read."""
+WAITING = (ProposalState.PLANNING, ProposalState.READY)
+RANDOM = re.compile(
+    rb'(?<="token":")[^"]+|(?<="id":")[^"]+|(?<="created":")[^"]+|(?<="decided":")[^"]+'
+    rb'|(?<="revoked":")[^"]+'
+)
+"""What differs each time: secrets and the time of day."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def planner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Services plan in forks of one process."""
+    with forked_plans(tmp_path_factory.mktemp("planner")):
+        yield
 
 
 @contextmanager
@@ -154,8 +168,11 @@ def serving(world: World, place: Path) -> Iterator[Service]:
                 assert not thread.is_alive()
 
 
-def send(service: Service, world: World, variant: Variant) -> None:
-    """Send the tuples of a variant, a request for each; wait until all windows are released."""
+def send(service: Service, world: World, variant: Variant) -> Seen:
+    """Send the tuples of a variant, a request for each; wait until all windows are released.
+
+    Returns the responses, each once: how many requests there are is not the same in all variants.
+    """
     (shape,) = world.sources
     public = world.public_tuples(variant)
     ending, last = closing_tuples(world, public)
@@ -164,15 +181,19 @@ def send(service: Service, world: World, variant: Variant) -> None:
         "Authorization": f"Bearer {token}",
         "Content-Type": f"application/{shape.coding}",
     }
+    told: set[str] = set()
     with httpx.Client(headers=headers, timeout=PATIENCE, verify=TLS) as client:
         for body in payloads(shape, [*public, *world.free_tuples(variant), *ending]):
             if body.strip():  # an empty body is refused at once
                 place = f"{service.url}/v1/streams/{shape.stream}/tuples"
-                assert client.post(place, content=body).status_code == 200
+                response = client.post(place, content=body)
+                assert response.status_code == 200
+                told.add(repr(_show(response)))
     deadline = time.monotonic() + PATIENCE
     while _find_last(service) < last:
         assert time.monotonic() < deadline, describe(world)
         time.sleep(0.02)
+    return {("source all", "acknowledged"): sorted(told)}
 
 
 def _find_last(service: Service) -> int:
@@ -227,6 +248,99 @@ def look(service: Service, world: World, paths: Sequence[str] = PATHS) -> Seen:
     return seen
 
 
+def act(service: Service, world: World) -> Seen:
+    """What is told about requests that change something, and what everyone sees after them."""
+    seen: Seen = {}
+    consumer, subject = world.spec.queries[0].consumer, sorted(world.subjects)[0]
+
+    def call(
+        role: Role, name: str, method: str, path: str, place: str = "", **more: Any
+    ) -> httpx.Response:
+        """Send a request; `place` is shown in place of a path that differs each time."""
+        token, _ = service.state.tokens.create(role, name, creator="test")
+        headers = {"Authorization": f"Bearer {token}", **more.pop("headers", {})}
+        with httpx.Client(base_url=service.url, timeout=PATIENCE, verify=TLS) as client:
+            response = client.request(method, path, headers=headers, **more)
+        seen[f"{role} {name}, {len(seen)}", f"{method} {place or path}"] = _show(response)
+        return response
+
+    (shape,) = world.sources
+    kind, place = f"application/{shape.coding}", f"/v1/streams/{shape.stream}/tuples"
+    body, other = EMPTY[shape.coding]
+    statuses = []
+    for number, content in ((0, body), (0, body), (1, body), (1, other), (3, body)):
+        headers = {"Content-Type": kind, "Tacit-Sequence": str(number)}
+        sent = call(Role.SOURCE, "all", "POST", place, headers=headers, content=content)
+        statuses.append(sent.status_code)
+    assert statuses == [200, 200, 200, 409, 409]
+
+    asked = {"name": "more", "pattern": next(iter(world.spec.events))}
+    proposed = call(Role.CONSUMER, consumer, "POST", "/v1/queries", json=asked)
+    assert proposed.status_code == 201
+    call(Role.CONSUMER, consumer, "GET", "/v1/proposals")
+    own = f"/v1/proposals/{proposed.json()['number']}"
+    assert call(Role.CONSUMER, consumer, "DELETE", own).status_code == 200
+    ended = call(Role.CONSUMER, consumer, "DELETE", f"/v1/queries/{world.spec.queries[0].name}")
+    assert ended.status_code == 200
+
+    for policy in call(Role.SUBJECT, subject, "GET", "/v1/policies").json():
+        if policy["private"]:
+            choice = {"epsilon": policy["epsilon"], "limit": policy["limit"]}
+            change = f"/v1/policies/{policy['pattern']}"
+            chosen = call(Role.SUBJECT, subject, "PUT", change, json=choice)
+            assert chosen.status_code == 200
+            number = chosen.json()["number"]
+            _wait_until_used(service, number)
+            call(Role.SUBJECT, subject, "GET", f"/v1/proposals/{number}")
+            break
+    for path in ("/v1/policies", "/v1/private", "/v1/statement"):
+        call(Role.SUBJECT, subject, "GET", path)
+    call(Role.CONSUMER, consumer, "GET", "/v1/queries")
+
+    wanted = {"role": "subject", "name": "new", "expires": "2100-01-01T00:00:00Z"}
+    made = call(Role.OPERATOR, "ann", "POST", "/v1/tokens", json=wanted)
+    assert made.status_code == 201
+    made_id = made.json()["id"]
+    ended = call(Role.OPERATOR, "ann", "DELETE", f"/v1/tokens/{made_id}", "/v1/tokens/made")
+    assert ended.status_code == 200
+    return seen | _log_in_and_out(service, consumer)
+
+
+def _wait_until_used(service: Service, proposal: int) -> None:
+    """Wait until a proposal is planned, and the run has taken up the latest version."""
+    workflow, deadline = service.state.workflow, time.monotonic() + PATIENCE
+    while workflow.read(proposal).state in WAITING or (
+        service.state.spec.fingerprint != workflow.latest()[1].spec.fingerprint
+    ):
+        assert time.monotonic() < deadline, workflow.read(proposal)
+        time.sleep(0.02)
+
+
+def _log_in_and_out(service: Service, consumer: str) -> Seen:
+    """What is told about logging in, what a page of the console hears at first, and logging out."""
+    seen: Seen = {}
+    who = f"consumer {consumer}"
+    token, _ = service.state.tokens.create(Role.CONSUMER, consumer, creator="test")
+    with httpx.Client(base_url=service.url, timeout=PATIENCE, verify=TLS) as client:
+        seen[who, "POST /login wrong"] = _show(client.post("/login", data={"token": "wrong"}))
+        seen[who, "POST /login"] = _show(client.post("/login", data={"token": token}))
+        with client.stream("GET", "/console/events") as response:
+            found = b""
+            for part in response.iter_bytes():
+                found += part
+                if found.endswith(b"\n\n"):
+                    break
+            headers = sorted(pair for pair in response.headers.items() if pair[0] != "date")
+        seen[who, "GET /console/events"] = (response.status_code, headers, found)
+        csrf = re.search('name="csrf" value="([0-9a-f]+)"', client.get("/console").text)
+        assert csrf is not None
+        left = client.post("/logout", data={"csrf": csrf[1]})
+        assert left.status_code == 303
+        seen[who, "POST /logout"] = _show(left)
+        seen[who, "/console after it"] = _show(client.get("/console"))
+    return seen
+
+
 def find_unseen(service: Service, seen: Seen) -> set[tuple[str, str]]:
     """The routes of which no response was compared."""
     asked = {("GET", path.partition("?")[0]) for _, path in seen if path.startswith("/")}
@@ -245,10 +359,14 @@ def find_unseen(service: Service, seen: Seen) -> set[tuple[str, str]]:
 
 
 def _show(response: httpx.Response) -> tuple[int, list[tuple[str, str]], bytes]:
-    headers = sorted(pair for pair in response.headers.items() if pair[0] != "date")
+    headers = sorted(
+        (name, re.sub("=[0-9A-Za-z_-]{20,}|expires=[^;]+", "=", value))  # the session
+        for name, value in response.headers.items()
+        if name != "date"
+    )
     body = re.sub(rb'(name="csrf" value=")[0-9a-f]{64}', rb"\1", response.content)
     body = re.sub(rb"127\.0\.0\.1:\d+", b"HOST", body)  # snippets name the port, which is free
-    return response.status_code, headers, body
+    return response.status_code, headers, RANDOM.sub(b"", body)
 
 
 def _read_stream(client: httpx.Client, place: str, last: int) -> bytes:
@@ -268,12 +386,12 @@ def see_both(world: World, folder: Path, paths: Sequence[str] = PATHS) -> tuple[
     found = []
     for number, variant in enumerate(variants(world)):
         with serving(world, folder / f"run-{number}") as service:
-            send(service, world, variant)
-            found.append(look(service, world, paths))
+            told = send(service, world, variant)
+            found.append(told | look(service, world, paths))
             if paths is PATHS:
-                counts = ("GET", "/v1/counts/stream")
+                found[-1] |= act(service, world)
                 counted = any(where == "counts stream" for _, where in found[-1])
-                unseen = UNSEEN if counted else {*UNSEEN, counts}
+                unseen = set() if counted else {("GET", "/v1/counts/stream")}
                 assert find_unseen(service, found[-1]) == unseen
     first, second = found
     return first, second
@@ -306,6 +424,7 @@ def counting_world() -> World:
         "events": {**world.spec.events, "here": here},
         "queries": (*world.spec.queries, *map(Query.model_validate, asked)),
         "private": (*world.spec.private, hidden),
+        "mechanism": "uniform",
     }
     spec = world.spec.model_copy(update=changed).checked()
     return replace(world, spec=spec, plan=plan_without_history(spec, "uniform"))
@@ -322,6 +441,10 @@ def test_private_tuples_change_no_byte_of_any_response(kind: str, tmp_path: Path
     assert any(b'"detected"' in body for body in rows)
     counts = [body for (_, path), (*_, body) in _pages(first) if path == "/v1/counts"]
     assert any(b'"left_out"' in body for body in counts) == (kind == "counts")
+    choices = [body for (_, path), (*_, body) in _pages(first) if path.startswith("PUT /v1/pol")]
+    assert any(b"epsilon" in body for body in choices)
+    states = [body for (_, path), (*_, body) in _pages(first) if path == "GET /v1/proposals/3"]
+    assert any(b'"approved"' in body for body in states) == (kind == "counts")
     maps = [body for (_, path), (*_, body) in _pages(first) if path == "/console/map"]
     assert any(b'class="place"' in body for body in maps) == (kind == "counts")
     assert any("counts stream" in where for where in first) == (kind == "counts")

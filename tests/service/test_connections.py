@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -12,8 +13,12 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+import uvicorn
+from starlette.responses import PlainTextResponse
+from uvicorn.server import ServerState
 
 from tacit.service.body_room import BodyRoom, NoRoomError
+from tacit.service.connection_limits import LARGEST_HEAD, LimitedProtocol
 from tacit.service.problems import MEDIA_TYPE
 from tests.service.services import PATIENCE, Running, running
 
@@ -81,9 +86,8 @@ def statuses(found: bytes) -> list[int]:
         (["Content-Length: 0x1f"], LINE),
         (["Content-Length: 18446744073709551617"], LINE),
         (["Content-Length : 31"], LINE),
-        (["Transfer-Encoding: identity"], LINE),
-        (["Transfer-Encoding: xchunked"], CHUNKED),
         (["Transfer-Encoding: chunked, identity"], CHUNKED),
+        (["Transfer-Encoding: chunked, chunked"], CHUNKED),
         (["Transfer-Encoding : chunked"], CHUNKED),
         (["Transfer-Encoding: chunked"], b"zz\r\n" + CHUNKED),
         (["Transfer-Encoding: chunked"], b"-1\r\n" + CHUNKED),
@@ -106,6 +110,30 @@ def test_a_body_whose_end_is_doubtful_ends_the_connection(
     problem = json.loads(found[found.rindex(b"\r\n\r\n") :])
     assert problem["status"] == 400
     assert b"connection: close" in found
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ["Transfer-Encoding: gzip, chunked"],
+        ["Transfer-Encoding: gzip", "Transfer-Encoding: chunked"],
+        ["Transfer-Encoding: identity"],
+        ["Transfer-Encoding: xchunked"],
+        ["Upgrade: h2c", "Connection: Upgrade", "Transfer-Encoding: gzip, chunked"],
+    ],
+)
+def test_a_body_in_a_coding_that_the_server_does_not_decode_is_refused(
+    service: Running, headers: list[str]
+) -> None:
+    """The parser undoes the chunks alone, and the rest would be taken as it is."""
+    with connecting(service) as connection:
+        connection.sendall(head(service, *headers) + CHUNKED + HEALTH)
+        found = read_all(connection)
+    assert statuses(found) == [501]
+    assert json.loads(found[found.rindex(b"\r\n\r\n") :])["status"] == 501
+    with connecting(service) as connection:
+        connection.sendall(head(service, "Transfer-Encoding: Chunked") + CHUNKED)
+        assert statuses(read_responses(connection, 1)) == [200]
 
 
 def test_a_request_before_garbage_gets_its_own_response(service: Running) -> None:
@@ -165,6 +193,80 @@ def test_the_head_of_a_request_is_limited(service: Running, start: bytes) -> Non
             except (BrokenPipeError, ConnectionResetError):
                 pass
             assert sent < 20_000_000
+
+
+class Written(asyncio.Transport):
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = b""
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Keep this."""
+        assert not self.closed
+        self.found += bytes(data)
+
+    def close(self) -> None:
+        """Close it."""
+        self.closed = True
+
+    def pause_reading(self) -> None:
+        """What comes is given anyway."""
+
+    def resume_reading(self) -> None:
+        """See `pause_reading`."""
+
+    def is_closing(self) -> bool:
+        """Return whether it is closed."""
+        return self.closed
+
+
+def receive_pieces(pieces: list[bytes]) -> Written:
+    """Give pieces to the protocol as they come from the network; return what it wrote."""
+
+    async def receive() -> Written:
+        config = uvicorn.Config(PlainTextResponse("here"), ws="none", log_config=None)
+        protocol = LimitedProtocol(config, ServerState(), {})
+        transport = Written()
+        protocol.connection_made(transport)
+        for piece in pieces:
+            protocol.data_received(piece)
+        await asyncio.gather(*protocol.tasks)
+        protocol.connection_lost(ConnectionResetError())
+        return transport
+
+    return asyncio.run(receive())
+
+
+@pytest.mark.parametrize(
+    "begin", [b"GET /", b"GET / HTTP/1.1\r\nX: ", HEALTH + b"GET / HTTP/1.1\r\nX: "]
+)
+def test_a_head_that_is_too_large_gets_problem_details(begin: bytes) -> None:
+    """Once, whatever else comes; the end of the connection says that nothing more is read."""
+    lines = [begin, *(LARGEST_HEAD // 1_024) * [1_024 * b"a"]]
+    end = [b" HTTP/1.1\r\n\r\n" if begin == b"GET /" else b"\r\n\r\n"]
+    before = [200] if begin.startswith(HEALTH) else []
+    # The first piece and the last one have parts of other lines too, and are not counted.
+    # An address must also be shorter than what its own parser takes.
+    fitting = receive_pieces([*(lines[:-1] if begin == b"GET /" else lines), *end])
+    assert (statuses(fitting.found), fitting.closed) == ([*before, 200], False)
+    for more in ([], end, 3 * [1_024 * b"a"], [b"\r\n\r\n" + HEALTH]):
+        refused = receive_pieces([*lines, b"a", *more])
+        assert refused.closed
+        head, _, body = refused.found.rpartition(b"\r\n\r\n")
+        if before:  # it is still handled, and its response is the last one
+            assert statuses(refused.found) == [200]
+            assert b"connection: close" in head
+            continue
+        assert statuses(refused.found) == [431]
+        assert b"content-type: " + MEDIA_TYPE.encode() in head
+        assert b"connection: close" in head
+        assert b"content-length: %d" % len(body) in head
+        problem = json.loads(body)
+        assert (problem["status"], problem["title"]) == (431, "Request Header Fields Too Large")
+        assert "64 KiB" in problem["detail"]
 
 
 def test_many_small_requests_in_one_piece_are_no_large_head(service: Running) -> None:

@@ -376,6 +376,60 @@ def test_a_proposal_is_planned_again_when_another_version_is_approved(live: Live
     live.wait(lambda: {query["name"] for query in city.queries()} == wanted)
 
 
+def test_versions_that_wait_for_a_window_come_next_and_replaced_ones_do_not(live: Live) -> None:
+    """Two approvals shortly after each other, and a third that takes the place of the second."""
+    city, ann = live.connect("consumer", "city"), live.connect("operator", "ann")
+    live.feed(2)
+    live.wait(lambda: released_until(live.running.service.state) is not None)
+    for number, name in enumerate(("first", "second", "third"), 1):
+        proposal = city.propose_query(**{**QUERY, "name": name})["number"]
+        live.wait(lambda own=proposal: ann.proposal(own)["state"] == "ready")
+        ann.approve(proposal)
+        assert list_states(ann)[0] == "next"
+        live.wait(partial(has_taken_up, live, name))
+        assert (
+            list_states(ann)
+            == [
+                ["next", "live"],
+                ["next", "next", "live"],
+                ["next", "earlier", "next", "live"],
+            ][number - 1]
+        )
+    wanted = {"first", "second", "third"}
+    live.feed_until(lambda: wanted <= {*city.answers()["query"]})
+    live.feed_until(lambda: list_states(ann) == ["live", "earlier", "earlier", "earlier"])
+    starts = city.answers(query="first")["window_start"].unique().sort()
+    assert (starts.diff().drop_nulls().dt.total_seconds() == 60).all()
+    assert verify(live.running.service.state.ledger).passed
+
+
+def test_an_older_version_again_is_live_when_its_windows_are(live: Live) -> None:
+    """Its plan is that of the older one, which is still in use when it is approved."""
+    city, ann = live.connect("consumer", "city"), live.connect("operator", "ann")
+    live.feed(2)
+    live.wait(lambda: released_until(live.running.service.state) is not None)
+    proposal = city.propose_query(**QUERY)["number"]
+    live.wait(lambda: ann.proposal(proposal)["state"] == "ready")
+    ann.approve(proposal)
+    live.wait(partial(has_taken_up, live, "late"))
+    ann.approve_version(1)
+    assert list_states(ann) == ["next", "next", "live"]
+    live.feed_until(lambda: list_states(ann) == ["live", "earlier", "earlier"])
+    assert city.answers(query="late").height >= 5  # of the version in between
+
+
+def list_states(operator: tacit.ServiceClient) -> list[str]:
+    """Return the states of all versions, the newest first."""
+    return [one["state"] for one in operator.versions()]
+
+
+def has_taken_up(live: Live, query: str) -> bool:
+    """Return whether the run uses a version with this query, or will."""
+    run = live.running.service.state.run
+    latest = None if run is None else run.engine.latest
+    return latest is not None and query in latest.consumers
+
+
 @pytest.mark.parametrize("stealing", [False, True])
 def test_windows_that_were_run_are_no_history(
     live: Live, monkeypatch: pytest.MonkeyPatch, stealing: bool

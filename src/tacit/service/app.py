@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tacit.errors import TacitError
 from tacit.service.console import openid_pages, pages, plan_pages, workflow_pages
 from tacit.service.console.rendering import STATIC
+from tacit.service.examples import add_examples
 from tacit.service.problems import (
     Problem,
     ProblemDetails,
@@ -95,7 +96,7 @@ class StampedFiles(StaticFiles):
 def _describe_problems(
     app: FastAPI, describe: Callable[[], dict[str, Any]]
 ) -> Callable[[], dict[str, Any]]:
-    """Add the schema of problem details to the OpenAPI document."""
+    """Add the schema of problem details to the OpenAPI document, and examples."""
 
     def describe_all() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -104,6 +105,7 @@ def _describe_problems(
             schemas["ProblemDetails"] = ProblemDetails.model_json_schema()
             for unused in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(unused, None)
+            add_examples(document)
             app.openapi_schema = document
         return app.openapi_schema
 

@@ -1,9 +1,10 @@
-"""What uvicorn takes without limit, or loses: heads of requests, idle connections, upgrades.
+"""What uvicorn takes without limit, or loses: heads, idle connections, codings, upgrades.
 
 uvicorn limits no part of a request that comes before its handler, so anyone could fill the memory
 with headers, or keep connections for ever. It also merges the trailers of a body with the headers,
 and loses the body of a request that offers an upgrade which the server does not do: clients in Java
-offer HTTP/2 with their first request.
+offer HTTP/2 with their first request. A compressed body (`Transfer-Encoding: gzip, chunked`) would
+reach the application as it is, as if nobody had compressed it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._heads = 0
         self._head_size = 0
+        self._unknown_coding = False
         self._refused = False
         self._await_request()
 
@@ -56,7 +58,10 @@ class LimitedProtocol(HttpToolsProtocol):
             self._ignore_upgrade(data[upgrade.args[0] :])
             return
         except httptools.HttpParserError:
-            self._refuse(400, "this is not a valid HTTP/1.1 request")
+            if self._unknown_coding:
+                self._refuse(501, "the only Transfer-Encoding that this server decodes is chunked")
+            else:
+                self._refuse(400, "this is not a valid HTTP/1.1 request")
             return
         if self._in_head and in_head and heads == self._heads:
             self._head_size += len(data)
@@ -80,6 +85,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Begin to handle a request, unless it offers an upgrade: then it is read again."""
         self._in_head = False
         if not self.parser.should_upgrade():
+            self._check_coding()
             self._deadline.cancel()
             super().on_headers_complete()
 
@@ -93,6 +99,13 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self._await_request()
+
+    def _check_coding(self) -> None:
+        """Raise if the parser would undo only the last of several codings of a body."""
+        coded = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if coded and b",".join(coded).strip().lower() != b"chunked":
+            self._unknown_coding = True
+            raise httptools.HttpParserError
 
     def _await_request(self) -> None:
         self._deadline = self.loop.call_later(REQUEST_SECONDS, self.timeout_keep_alive_handler)

@@ -20,8 +20,8 @@ from tacit.answers.rows import answer_schema
 from tacit.service.access import ReadingRole
 from tacit.service.dependencies import LARGEST_ID, Selection, State
 from tacit.service.problems import problem_responses
-from tacit.service.routes.event_streams import stream_events
-from tacit.service.routes.row_files import FILE_RESPONSE, Suffix, format_rows, send_file
+from tacit.service.routes.event_streams import describe_events, stream_events
+from tacit.service.routes.row_files import Suffix, describe_files, format_rows, send_file
 
 MOST_ROWS: Final = 10_000
 """The most answers on a page."""
@@ -39,6 +39,9 @@ _ROW: Final[dict[str, JsonValue]] = {
     "confidence": 0.93,
     "exhausted": False,
 }
+_COLUMNS: Final = answer_schema(protected=True, limited=True, valued=True).insert(
+    0, pa.field("id", pa.int64())
+)
 _DENIED: Final = problem_responses(401, 403, 404, 422, 429)
 
 router = APIRouter(prefix="/answers", tags=["answers"])
@@ -78,6 +81,12 @@ class ReleasedAnswer(BaseModel):
 
 class AnswerPage(BaseModel):
     """Some answers, in the order of their ids."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"answers": [_ROW], "next": 1042, "more": False, "kept_from": 0}
+        }
+    )
 
     answers: list[ReleasedAnswer]
     next: int
@@ -131,7 +140,7 @@ def get_answers(
         200: {
             "description": "Server-sent events. The data of an event `answers` is a JSON array of"
             " answers; its id continues the stream.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": describe_events("answers", 1042, _ROW),
         },
         **_DENIED,
     },
@@ -163,13 +172,11 @@ async def stream_answers(
     ".{suffix}",
     summary="Download answers",
     response_class=StreamingResponse,
-    responses={200: FILE_RESPONSE, **_DENIED},
+    responses={200: {"content": describe_files(_COLUMNS, _ROW)}, **_DENIED},
 )
 async def download_answers(
     state: State, selection: Selection, suffix: Suffix, after: After = -1
 ) -> StreamingResponse:
     """Return all selected answers that are stored, as one file."""
     tables = (table for _, table in state.feed.read(selection, after))
-    columns = answer_schema(protected=True, limited=True, valued=True)
-    empty = columns.insert(0, pa.field("id", pa.int64()))
-    return await send_file("answers", suffix, tables, empty)
+    return await send_file("answers", suffix, tables, _COLUMNS)

@@ -26,8 +26,8 @@ from tacit.service.access import CountingRole
 from tacit.service.count_feed import EARLIEST, CountSelection
 from tacit.service.dependencies import SelectedCounts, State
 from tacit.service.problems import problem_responses
-from tacit.service.routes.event_streams import stream_events
-from tacit.service.routes.row_files import FILE_RESPONSE, Suffix, format_rows, send_file
+from tacit.service.routes.event_streams import describe_events, stream_events
+from tacit.service.routes.row_files import Suffix, describe_files, format_rows, send_file
 
 _MOST_WINDOWS: Final = 1_000
 """The most windows on a page."""
@@ -95,6 +95,12 @@ class ReleasedCount(BaseModel):
 class CountPage(BaseModel):
     """The counts of some windows, in their order."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"counts": [_ROW], "next": "2026-03-01T08:00:00Z", "more": False}
+        }
+    )
+
     counts: list[ReleasedCount]
     next: datetime | None
     """Ask for the windows after this one next. Null if no window was found so far."""
@@ -152,7 +158,7 @@ def get_counts(
         200: {
             "description": "Server-sent events. The data of an event `counts` is a JSON array with"
             " the counts of one window; its id continues the stream.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": describe_events("counts", 1_772_352_000_000_000, _ROW),
         },
         **_DENIED,
     },
@@ -192,7 +198,7 @@ def _begin_after(selection: CountSelection, after: int) -> CountSelection:
     ".{suffix}",
     summary="Download counts",
     response_class=StreamingResponse,
-    responses={200: FILE_RESPONSE, **_DENIED},
+    responses={200: {"content": describe_files(count_schema(), _ROW)}, **_DENIED},
 )
 async def download_counts(
     state: State, selection: SelectedCounts, suffix: Suffix

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Protocol, TypeVar
 
@@ -39,6 +40,12 @@ class EventFeed(Protocol[S_contra]):
 
     def read_event(self, selection: S_contra, after: int, most: int, /) -> tuple[int, bytes] | None:
         """Return the same from the ledger; None if nothing is behind this place."""
+
+
+def describe_events(name: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe a stream for the OpenAPI document, with an event of one row."""
+    example = f"retry: 2000\n\nid: {number}\nevent: {name}\ndata: [{json.dumps(row)}]\n\n"
+    return {"text/event-stream": {"schema": {"type": "string"}, "example": example}}
 
 
 def stream_events(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from tacit.ledger.statement import read_statement
 from tacit.pipeline.run import Run
@@ -20,6 +20,7 @@ from tacit.service.state import ServiceState
 
 router = APIRouter(tags=["facts"])
 _DENIED = problem_responses(401, 403, 429)
+_UNIT: Final = "epsilon for one subject and one private pattern, summed over windows"
 _RATE_SAMPLES: Final = 6
 """From how many samples of the status a rate is computed."""
 
@@ -38,8 +39,51 @@ class AskedQuery(BaseModel):
     pattern: str
 
 
+_HORIZON: Final[dict[str, JsonValue]] = {
+    "private": "hospital_visit",
+    "start": "2026-03-01T00:00:00",
+    "hours": 24.0,
+    "spent": 16.0,
+    "limit": 20.0,
+    "windows_charged": 16,
+    "windows_free": 128,
+}
+_STREAM: Final[dict[str, JsonValue]] = {
+    "stream": "gps",
+    "source": "http",
+    "rows": 1_203_511,
+    "rate": 851.2,
+    "newest": "2026-03-01T08:12:04Z",
+    "behind_seconds": 0.0,
+    "dead_letters": {"late": 12},
+}
+_STATUS: Final[dict[str, JsonValue]] = {
+    "run": "taxi",
+    "ready": True,
+    "subjects": 10_000,
+    "windows": 1440,
+    "released_until": "2026-03-01T08:10:00Z",
+    "newest": "2026-03-01T08:12:04Z",
+    "watermark": "2026-03-01T08:11:34Z",
+    "lag_seconds": 94.0,
+    "drift": None,
+    "retries": 0,
+    "reloads": 1,
+    "reloads_refused": 0,
+    "tuples": 1_203_499,
+    "late": 12,
+    "refused": 0,
+    "open_windows": 1,
+    "undelivered": 0,
+    "commit_seconds": 0.02,
+    "streams": [_STREAM],
+}
+
+
 class HorizonBalance(BaseModel):
     """The spending for a private pattern in one horizon."""
+
+    model_config = ConfigDict(json_schema_extra={"example": _HORIZON})
 
     private: str
     start: str
@@ -55,13 +99,21 @@ class HorizonBalance(BaseModel):
 class LedgerStatement(BaseModel):
     """What was spent: by you, or for operators the largest of all subjects."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"subject": "4711", "unit": _UNIT, "horizons": [_HORIZON]},
+        }
+    )
+
     subject: str | None
-    unit: str = "epsilon for one subject and one private pattern, summed over windows"
+    unit: str = _UNIT
     horizons: list[HorizonBalance]
 
 
 class StreamStatus(BaseModel):
     """How far one source of a stream is read."""
+
+    model_config = ConfigDict(json_schema_extra={"example": _STREAM})
 
     stream: str
     source: str
@@ -79,6 +131,8 @@ class StreamStatus(BaseModel):
 
 class ServiceStatus(BaseModel):
     """How the run is doing. For operators alone: most of it depends on the tuples."""
+
+    model_config = ConfigDict(json_schema_extra={"example": _STATUS})
 
     run: str
     ready: bool

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from tacit.engines.metrics import Figures
 from tacit.service.access import OperatorRole
 from tacit.service.dependencies import State
 from tacit.service.problems import Problem, problem_responses
 
+_METRICS: Final = """# HELP tacit_windows_released_total Windows released since then.
+# TYPE tacit_windows_released_total counter
+tacit_windows_released_total 1440.0
+# HELP tacit_subjects Subjects that have answers.
+# TYPE tacit_subjects gauge
+tacit_subjects 10000.0
+"""
+"""Some of them, as an example."""
+
 router = APIRouter(tags=["operation"])
 
 
 class Health(BaseModel):
     """The service answers."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"status": "ok"}})
 
     status: Literal["ok"] = "ok"
 
@@ -40,7 +51,10 @@ def get_readiness(state: State) -> Health:
     "/metrics",
     summary="Metrics for Prometheus",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}}, **problem_responses(401, 403, 503)},
+    responses={
+        200: {"content": {"text/plain": {"example": _METRICS}}},
+        **problem_responses(401, 403, 503),
+    },
 )
 def get_metrics(state: State, _: OperatorRole) -> Response:
     """Return the metrics of the run. None of them depends on a private event."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import re
 from typing import Final
 
+import cbor2
 import pyarrow as pa
 from anyio import to_thread
 from fastapi import APIRouter, Request, Response
@@ -27,6 +29,7 @@ from tacit.service.ingest_requests import (
 )
 from tacit.service.problems import Problem, problem_responses
 from tacit.service.roles import Principal, Role
+from tacit.service.routes.row_files import describe_bytes
 from tacit.service.state import ServiceState
 
 LARGEST_BODY: Final = 32 << 20
@@ -46,10 +49,27 @@ _CODINGS: Final[dict[str, BodyFormat]] = {
     "application/cbor": "cbor",
     "application/vnd.apache.arrow.stream": "arrow",
 }
-_EXAMPLE: Final = '{"taxi_id": "4711", "ts": "2026-03-01T08:00:00Z", "speed": 4.5}\n'
+_TUPLE: Final = {"taxi_id": "4711", "ts": "2026-03-01T08:00:00Z", "speed": 4.5}
 
 ADDRESS: Final = re.compile(r"/v1/streams/([^/]+)/tuples")
 router = APIRouter(prefix="/streams", tags=["ingest"])
+
+
+def _make_examples() -> dict[BodyFormat, bytes]:
+    """Return a body with one tuple in each format."""
+    text = json.dumps(_TUPLE).encode()
+    table, stream = pa.Table.from_pylist([_TUPLE]), io.BytesIO()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    return {
+        "jsonl": text + b"\n",
+        "json": b"[" + text + b"]",
+        "cbor": cbor2.dumps(_TUPLE),
+        "arrow": stream.getvalue(),
+    }
+
+
+_EXAMPLES: Final = _make_examples()
 
 
 class Acknowledgement(BaseModel):
@@ -107,7 +127,7 @@ _PARAMETERS: Final = [
             "content": {
                 kind: {
                     "schema": {"type": "string", "format": "binary"},
-                    **({"example": _EXAMPLE} if coding == "jsonl" else {}),
+                    **describe_bytes(_EXAMPLES[coding]),
                 }
                 for kind, coding in _CODINGS.items()
             },

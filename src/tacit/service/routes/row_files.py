@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import IO, Annotated, Any, Final, Literal
 
 import pyarrow as pa
@@ -22,12 +24,36 @@ _MEDIA_TYPES: Final = {
     "arrow": "application/vnd.apache.arrow.file",
     "jsonl": "application/x-ndjson",
 }
-FILE_RESPONSE: Final[dict[str, Any]] = {"content": {kind: {} for kind in _MEDIA_TYPES.values()}}
-"""How the OpenAPI document describes a file."""
 Suffix = Annotated[
     Literal["parquet", "csv", "arrow", "jsonl"], Path(description="The kind of file.")
 ]
 _download_threads = CapacityLimiter(2)
+
+
+def describe_files(columns: pa.Schema, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe files of all kinds for the OpenAPI document, each with one row."""
+    values = {
+        name: datetime.fromisoformat(value)
+        if pa.types.is_timestamp(columns.field(name).type)
+        else value
+        for name, value in row.items()
+    }
+    table = pa.Table.from_pylist([values], columns)
+    found: dict[str, Any] = {}
+    for suffix, kind in _MEDIA_TYPES.items():
+        with _write_file([table], columns, suffix) as file:
+            file.seek(0)
+            found[kind] = describe_bytes(file.read())
+    return found
+
+
+def describe_bytes(body: bytes) -> dict[str, Any]:
+    """Describe a body by an example; bytes that are no text are shown in base64."""
+    try:
+        return {"example": body.decode()}
+    except UnicodeDecodeError:
+        value = base64.b64encode(body).decode()
+        return {"examples": {"base64": {"summary": "The bytes, in base64", "value": value}}}
 
 
 def format_rows(table: pa.Table) -> bytes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from tacit.ledger.answers import parse_microseconds
 from tacit.ledger.database import now
@@ -18,6 +18,18 @@ from tacit.service.tokens import LONGEST_NAME, TokenRecord, UnknownTokenError
 
 router = APIRouter(tags=["tokens"])
 _DENIED = problem_responses(401, 403, 422, 429)
+_TOKEN: Final[dict[str, JsonValue]] = {
+    "id": "3f0c9a7be214",
+    "role": "consumer",
+    "name": "city",
+    "streams": [],
+    "note": "for the dashboard",
+    "created": "2026-03-01T08:00:00Z",
+    "creator": "operator ann",
+    "expires": "2027-01-01T00:00:00Z",
+    "revoked": None,
+    "state": "valid",
+}
 
 
 class Identity(BaseModel):
@@ -55,6 +67,8 @@ class NewToken(BaseModel):
 class Token(BaseModel):
     """A token without its secret."""
 
+    model_config = ConfigDict(json_schema_extra={"example": _TOKEN})
+
     id: str
     role: Role
     name: str
@@ -70,6 +84,10 @@ class Token(BaseModel):
 
 class CreatedToken(Token):
     """A new token with its secret, which is shown only now."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {**_TOKEN, "token": f"tacit_{_TOKEN['id']}_SECRET"}}
+    )
 
     token: str
 

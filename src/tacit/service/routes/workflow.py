@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from tacit.errors import OptionError, SpecificationError
 from tacit.service.access import OperatorRole, ReadingRole, require
@@ -35,6 +35,30 @@ Name = Annotated[str, Path(min_length=1, max_length=500, description="The name."
 
 
 PatternText = Annotated[str, Field(min_length=1, max_length=10_000)]
+_VERSION: Final[dict[str, JsonValue]] = {
+    "number": 2,
+    "created": "2026-03-01T08:15:00Z",
+    "author": "operator ann",
+    "summary": "query jam for city",
+    "state": "live",
+    "plan": "9f2c",
+}
+_QUALITY: Final[dict[str, JsonValue]] = {
+    "query": "jam",
+    "consumer": "city",
+    "before": None,
+    "after": 0.93,
+    "expected_before": None,
+    "expected_after": "0.93",
+    "required": 0.9,
+    "reached": True,
+    "obstacles": ["hospital_visit"],
+}
+_DETAIL: Final[dict[str, JsonValue]] = {
+    **_VERSION,
+    "specification": "version: 1\nqueries:\n- {name: jam, consumer: city, pattern: slow}\n",
+    "quality": [{**_QUALITY, "before": 0.93, "expected_before": "0.93"}],
+}
 
 
 class ProposedQuery(BaseModel):
@@ -153,6 +177,10 @@ class Decision(BaseModel):
 class Approval(Decision):
     """What an operator says about an approval."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"note": "as we agreed", "tell_quality": True}}
+    )
+
     tell_quality: bool = False
     """Whether the note ends with what to expect of the query. That depends on history, and no
     epsilon covers it."""
@@ -217,25 +245,15 @@ class PolicyChoice(BaseModel):
 class ShownVersion(BaseModel):
     """A version of the specification and its plan."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "number": 2,
-                "created": "2026-03-01T08:15:00Z",
-                "author": "operator ann",
-                "summary": "query jam for city",
-                "state": "live",
-                "plan": "9f2c",
-            }
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"example": _VERSION})
 
     number: int
     created: datetime
     author: str
     summary: str
     state: str
-    """live: the newest windows use it; next: later ones will; earlier."""
+    """live: the windows that close now use it; next: later ones will, first the one with the
+    smallest number; earlier: none does, since another one came after it."""
     plan: str
     """The digest of the plan, as in releases."""
 
@@ -243,7 +261,7 @@ class ShownVersion(BaseModel):
 class VersionDetail(ShownVersion):
     """A version with its specification and the expected quality of its queries."""
 
-    model_config = ConfigDict(json_schema_extra={})
+    model_config = ConfigDict(json_schema_extra={"example": _DETAIL})
 
     specification: str
     """As YAML."""
@@ -256,9 +274,11 @@ class VersionDifference(BaseModel):
     model_config = ConfigDict(
         json_schema_extra={
             "example": {
-                "queries": [{"name": "jam", "before": None, "after": "city: SEQ(slow{3,})"}],
+                "queries": [
+                    {"name": "jam", "before": None, "after": "city: SEQ(slow{3,}), alpha 0.5"}
+                ],
                 "private": [],
-                "quality": [{"query": "jam", "before": None, "after": 0.93}],
+                "quality": [_QUALITY],
                 "lines": ["+- {name: jam, consumer: city, pattern: 'SEQ(slow{3,})'}"],
             }
         }
@@ -549,24 +569,50 @@ def show_proposal(state: ServiceState, reader: Principal, proposal: Proposal) ->
 
 
 def show_versions(state: ServiceState) -> list[ShownVersion]:
-    """Show all versions, and which one is live."""
+    """Show all versions, and which of them is live or will be."""
     records = state.workflow.list_versions()
-    using = [] if state.run is None else state.run.engine.windows.versions
-    live = using[0].plan_digest if using else None
-    newest_live = next((one.number for one in records if one.plan == live), 0)
-    return [_show_version(record, newest_live) for record in records]
+    states = find_version_states(records, _list_plans(state))
+    return [
+        ShownVersion(
+            number=record.number,
+            created=_to_time(record.created),
+            author=record.author,
+            summary=record.summary,
+            state=states[record.number],
+            plan=record.plan,
+        )
+        for record in records
+    ]
 
 
-def _show_version(record: VersionRecord, live: int) -> ShownVersion:
-    state = "live" if record.number == live else "next" if record.number > live else "earlier"
-    return ShownVersion(
-        number=record.number,
-        created=_to_time(record.created),
-        author=record.author,
-        summary=record.summary,
-        state=state,
-        plan=record.plan,
-    )
+def _list_plans(state: ServiceState) -> list[str]:
+    """Return the plans of the versions that the run uses, or will use, in this order."""
+    if state.run is None:
+        return []
+    engine = state.run.engine
+    using, latest = engine.windows.versions, engine.latest
+    offered = [] if latest is None or any(latest is one for one in using) else [latest]
+    return [version.plan_digest for version in (*using, *offered)]
+
+
+def find_version_states(records: Sequence[VersionRecord], plans: Sequence[str]) -> dict[int, str]:
+    """Return the state of each version; the newest comes first, the plan in use too.
+
+    A plan may belong to several versions, if someone went back to one: the run uses them in the
+    order of their numbers. The newest version comes next even if the run has not taken it up yet.
+    Of those in between that were approved, another may have taken the place before any window
+    began.
+    """
+    states = dict.fromkeys((record.number for record in records), "earlier")
+    if records:
+        states[records[0].number] = "next"
+    below = records[0].number + 1 if records else 0
+    for place in reversed(range(len(plans))):
+        same = (one.number for one in records if one.plan == plans[place] and one.number < below)
+        found = next(same, None)
+        if found is not None:
+            below, states[found] = found, "next" if place else "live"
+    return states
 
 
 def _to_time(microseconds: int) -> datetime:
