@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -57,6 +58,23 @@ def _place(item: pytest.Item) -> int:
     if "kafka" in getattr(item, "fixturenames", ()):
         return 0
     return 1 if item.nodeid.startswith(WAITING) else 2
+
+
+class Examples:
+    """Leaves modules of the package without examples out: to search all of them takes seconds."""
+
+    source: Final = Path(__file__).parent.parent / "src"
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Ignore a module in which there is no prompt."""
+        if collection_path.suffix != ".py" or self.source not in collection_path.parents:
+            return None
+        return None if b">>>" in collection_path.read_bytes() else True
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Look at the files of the package too; a conftest sees those of its own folder."""
+    config.pluginmanager.register(Examples())
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,6 +3,8 @@
 Tests create about a thousand ledgers. The first one of each kind that a process creates goes all
 the way through the migrations; the statements that change it are recorded, and the next ones get
 them at once. Ledgers that are there already are upgraded by Alembic, as always.
+
+Ledgers in files do not wait for the disk, which matters only if the whole machine goes down.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from tacit.ledger import upgrade
+from tacit.ledger import database, upgrade
 
+open_sqlite: Final = database._sqlite
+"""Opens a ledger in a file as a run does; it waits for the disk."""
 _migrate: Final = upgrade._upgrade
 _recorded: Final[dict[tuple[str, Path], list[tuple[str, Any]]]] = {}
 """What was done for a new ledger, by the kind of its database and where the migrations are."""
@@ -24,6 +28,17 @@ _recorded: Final[dict[tuple[str, Path], list[tuple[str, Any]]]] = {}
 def create_quickly() -> None:
     """Let all new ledgers of this process be created so."""
     upgrade._upgrade = _create_or_upgrade
+    database._sqlite = _open_without_waiting
+
+
+def _open_without_waiting(path: Path, *, create: bool, read_only: bool) -> sa.Engine:
+    engine = open_sqlite(path, create=create, read_only=read_only)
+
+    @sa.event.listens_for(engine, "connect")
+    def connect(connection: Any, _: Any) -> None:
+        connection.execute("PRAGMA synchronous = OFF")
+
+    return engine
 
 
 def _create_or_upgrade(connection: sa.Connection) -> None:

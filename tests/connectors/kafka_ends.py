@@ -107,7 +107,8 @@ class KafkaReceiver(Receiver):
     def messages(self) -> list[tuple[Message, dict[str, Any]]]:
         """All that is committed, each partition in its order."""
         own = settings(self.broker.secure, self.config)
-        consumer = Consumer({**own, "group.id": "reader", "enable.partition.eof": True})
+        own |= {"group.id": "reader", "enable.partition.eof": True, "fetch.wait.max.ms": 20}
+        consumer = Consumer(own)
         with contextlib.closing(consumer):
             known = consumer.list_topics(timeout=10).topics
             places = [
@@ -124,7 +125,7 @@ class KafkaReceiver(Receiver):
             # A server ends a transaction shortly after it has answered, so its answers may still
             # come. One that nobody ends holds them back: then nothing comes.
             while len(ended) < len(places) and time.monotonic() < quiet:
-                for message in consumer.consume(1000, 0.2):
+                for message in consumer.consume(1000, 0.05):
                     if message.error() is None:
                         found.append((message, json.loads(message.value() or b"")))
                     elif (message.offset() or 0) >= ends[_key(_place(message))]:

@@ -22,6 +22,7 @@ from tacit.pipeline.sinks import ReleaseBatch
 from tests.connectors.checks import (
     COLUMNS,
     PATIENCE,
+    Feed,
     Reading,
     SinkChecks,
     SourceChecks,
@@ -45,8 +46,20 @@ __all__ = ["config"]  # a fixture
 
 
 @pytest.fixture
-def feed(kafka: Kafka, config: Path) -> KafkaFeed:
+def feed(kafka: Kafka, config: Path, request: pytest.FixtureRequest) -> KafkaFeed:
+    """A topic that is read with TLS, unless the parameter says otherwise."""
+    if getattr(request, "param", "tls") == "plain":
+        return KafkaFeed(kafka.servers, plain(kafka, config.with_name("plain.properties")))
     return KafkaFeed(kafka.secure, config)
+
+
+def plain(kafka: Kafka, path: Path) -> Path:
+    """The settings of a client that is let in without TLS."""
+    path.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        f"sasl.username={kafka.user}\nsasl.password={kafka.password}\n"
+    )
+    return path
 
 
 @pytest.fixture
@@ -57,6 +70,11 @@ def receiver(kafka: Kafka, config: Path, monkeypatch: pytest.MonkeyPatch) -> Kaf
 
 class TestKafkaSource(SourceChecks):
     """Topics that are read pass the list of checks."""
+
+    @pytest.mark.parametrize("feed", ["plain"], indirect=True)
+    def test_a_slow_reader_holds_it_back_and_memory_stays_bounded(self, feed: Feed) -> None:
+        """Without TLS, which would only take the server's time."""
+        super().test_a_slow_reader_holds_it_back_and_memory_stays_bounded(feed)
 
 
 class TestKafkaSink(SinkChecks):
@@ -215,12 +233,7 @@ def test_a_position_of_the_version_before_is_read_as_it_was(feed: KafkaFeed) -> 
 
 
 def test_without_tls_a_password_is_enough(kafka: Kafka, tmp_path: Path) -> None:
-    path = tmp_path / "plain.properties"
-    path.write_text(
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
-        f"sasl.username={kafka.user}\nsasl.password={kafka.password}\n"
-    )
-    feed = KafkaFeed(kafka.servers, path)
+    feed = KafkaFeed(kafka.servers, plain(kafka, tmp_path / "plain.properties"))
     feed.send(tuples(0, 3))
     assert numbers(Reading(feed.open()).take(3)) == [0, 1, 2]
 

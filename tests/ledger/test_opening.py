@@ -25,6 +25,7 @@ from tacit.ledger.verification import verify
 from tests.ledger import racing
 from tests.ledger.drafts import draft, opened, release
 from tests.ledger.racing import Engine
+from tests.new_ledgers import open_sqlite
 from tests.services import Postgres
 
 VERSION = sa.table(upgrade.VERSION_TABLE, sa.column("version_num", sa.String))
@@ -174,7 +175,10 @@ def test_a_ledger_in_a_file_is_its_owners_alone(tmp_path: Path) -> None:
     assert modes == {0o600}
 
 
-def test_a_file_is_written_ahead_and_waits_for_the_disk(tmp_path: Path) -> None:
+def test_a_file_is_written_ahead_and_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_sqlite", open_sqlite)  # other tests do not wait
     with (
         Ledger.open(str(tmp_path / "ledger.db")) as ledger,
         ledger.database.reading() as connection,
