@@ -99,7 +99,8 @@ def test_numbers_with_decimal_commas_are_no_subjects_and_unread_lines_are_counte
     drafted = tacit("init", "germany.csv")
     assert load("germany.yaml").streams["germany"].subject == "haus"
     assert "grad is text, because its numbers have a decimal comma" in drafted.stdout
-    assert "2 lines of the file cannot be read; the first is line 338" in drafted.stdout
+    assert "  Guessed: subjects are in the column haus" in drafted.stdout
+    assert "  Note: 2 lines of the file cannot be read; the first is line 338" in drafted.stdout
 
 
 @pytest.mark.parametrize("column", ["deviceId", "Device ID", "device-id", "plate"])
@@ -141,7 +142,7 @@ def test_some_unreadable_times_do_not_hide_the_column_of_times(
     drafted = tacit("init", "data.csv")
     assert drafted.exit_code == 0, drafted.output
     assert "times are in the column ts, as" in drafted.output
-    assert "2 times in the first 1,200 rows cannot be read" in drafted.output
+    assert "  Note: 2 times in the first 1,200 rows cannot be read" in drafted.output
     stream = yaml.safe_load((tmp_path / "data.yaml").read_text())["streams"]["data"]
     assert (stream["time"], stream["format"]) == ("ts", "%d.%m.%Y %H:%M:%S")
     assert "lateness: 1 min" in (tmp_path / "data.yaml").read_text()

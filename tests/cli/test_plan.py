@@ -52,6 +52,8 @@ def test_a_query_that_touches_nothing_private_is_exact(spec: Path, history: Path
     line = next(line for line in shown.splitlines() if line.startswith("  open"))
     assert line.split() == ["open", "exact"]
     assert "for one subject, one private pattern and one window" in shown
+    assert re.search(r"^  visit +2 +2$", shown, re.MULTILINE)
+    assert "reveal nothing" not in shown
     assert "Precision is 1 if nothing is claimed and nothing is there" in " ".join(shown.split())
     assert "600 windows of history" in shown
 
@@ -347,6 +349,7 @@ queries: [{name: q, consumer: x, pattern: "OR(a, b)"}]
     assert "Warning: history has only 12 windows" in shown
     assert "Warning: the event 'b' never occurs in history" in shown
     assert "the event 'a'" not in shown
+    assert "The tables of this plan reveal nothing about b: their true epsilon is 0." in shown
     report = json.loads(tacit("plan", spec, "--history", source, "--json").stdout)
     assert [one["about"] for one in report["history_warnings"]] == ["history", "b"]
     counted = tacit("detect", spec, source, "--to", tmp_path / "true.csv").stderr

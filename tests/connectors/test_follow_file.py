@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tacit.connectors import follow_file
+from tacit.connectors.file_pieces import BOM
 from tacit.connectors.follow_file import FollowFileSource
 from tacit.connectors.openers import open_input
 from tacit.errors import SchemaError, SourceError
@@ -81,6 +82,18 @@ def test_half_a_line_waits_for_the_other_half(feed: FileFeed) -> None:
     assert numbers(reading.rows) == [0, 1]
     feed.append(line[7:])
     assert numbers(reading.take(1)) == [2]
+    assert not reading.rejected
+
+
+def test_a_byte_order_mark_may_be_written_in_parts(tmp_path: Path) -> None:
+    whole = FileFeed(tmp_path / "other.jsonl")
+    whole.send(tuples(0, 2))
+    feed = FileFeed(tmp_path / "a.jsonl")
+    feed.append(BOM[:1])
+    reading = Reading(feed.open())
+    reading.silence()
+    feed.append(BOM[1:] + whole.path.read_bytes())
+    assert numbers(reading.take(2)) == [0, 1]
     assert not reading.rejected
 
 

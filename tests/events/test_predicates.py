@@ -56,6 +56,12 @@ def test_what_is_no_condition_is_refused(where: str) -> None:
         parse_predicate(where)
 
 
+@pytest.mark.parametrize("where", ["state = \u2018on\u2019", "state = \u201con\u201d"])
+def test_curly_quotes_get_a_hint(where: str) -> None:
+    with pytest.raises(ValueError, match=r"at character 9 .*; text takes straight quotes: 'on'"):
+        parse_predicate(where)
+
+
 def test_a_keyword_as_a_value_gets_a_hint_about_quotes() -> None:
     with pytest.raises(ValueError, match=r"Text takes single quotes: 'in'"):
         parse_predicate("kind = in")

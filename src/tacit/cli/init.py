@@ -51,19 +51,21 @@ def init(source: Path | None, template: str | None, out: Path | None) -> None:
         from tacit.insight.drafting import draft_specification
 
         draft = draft_specification(source)
-        text, guesses = draft.to_yaml(SCHEMA_FILE), draft.guesses
+        text = draft.to_yaml(SCHEMA_FILE)
+        remarks = [f"Guessed: {guess}" for guess in draft.guesses]
+        remarks += [f"Note: {note}" for note in draft.notes]
         target = out or Path(f"{Path(source).name.partition('.')[0] or draft.stream}.yaml")
         given = str(source)
     else:
         text = (files("tacit.insight") / "templates" / f"{template}.yaml").read_text("utf-8")
-        guesses, target, given = [], out or Path(f"{template}.yaml"), "SOURCE"
+        remarks, target, given = [], out or Path(f"{template}.yaml"), "SOURCE"
     _write(target, text)
     schema = target.with_name(SCHEMA_FILE)
     if not schema.exists():
         _write(schema, _schema_text())
     click.echo(f"Wrote {target}, and {schema} for editors.")
-    for guess in guesses:
-        click.echo(f"  Guessed: {guess}.")
+    for remark in remarks:
+        click.echo(f"  {remark}.")
     click.echo("\nRead it and change it. Then, step by step:")
     limited = " --ledger spent.db" if "limit: " in text and template is not None else ""
     spec, given = quote(str(target)), quote(given)

@@ -9,6 +9,7 @@ from textwrap import fill
 from typing import Any, Final
 
 from tacit.cli.plan import PlanOptions
+from tacit.insight.audit import audit
 from tacit.insight.curve import Curve
 from tacit.insight.explain import count_allowed_windows, describe_limit
 from tacit.insight.tabular import align
@@ -323,7 +324,8 @@ class PlanReport:
     def _format_epsilons(self) -> list[str]:
         least, private = self.least, self.spec.private
         key = "needed" if least else "spent"
-        rows: list[tuple[str, ...]] = [("private pattern", "granted", key)]
+        head = key if least else "spent, at most"
+        rows: list[tuple[str, ...]] = [("private pattern", "granted", head)]
         for declared, spent in zip(private, self._list_spent(), strict=True):
             rows.append(
                 (declared.name, format_epsilon(Fraction(declared.epsilon)), spent[key] or "none")
@@ -337,7 +339,9 @@ class PlanReport:
                     f"Epsilon per element{whose}, for one subject, one element and one {drawn}:"
                 ]
                 lines += align([(name, format_epsilon(share)) for name, share in shares.items()])
-        return lines + (describe_overlap(self.plan) if self.plan and private else [])
+        if self.plan is not None and private:
+            lines += [*describe_overlap(self.plan), *_describe_free(self.plan)]
+        return lines
 
     def _format_limits(self) -> list[str]:
         """Say what limits allow, and what to expect once they are reached."""
@@ -383,6 +387,22 @@ class PlanReport:
         if out is None:
             return ["The plan was not saved; use -o FILE to save it."]
         return [f"Plan written to {out}.{f' {SECRET}' if self.windows else ''}"]
+
+
+def _describe_free(plan: Plan) -> list[str]:
+    """Name the private patterns of which the plan's tables reveal nothing."""
+    policies = audit(plan).policies
+    costs = [pattern for policy in policies for pattern in policy.patterns]
+    costly = {pattern.name for pattern in costs if pattern.whole != 0}
+    free = [private.name for private in plan.spec.private if private.name not in costly]
+    if not free:
+        return []
+    new = any(policy.kind == "optimal" for policy in policies)
+    text = (
+        f"The tables of this plan reveal nothing about {', '.join(free)}: their true epsilon is 0."
+        + " Only contexts that history does not have may cost epsilon." * new
+    )
+    return fill(text, 100).split("\n")
 
 
 def _format_mean(expected: Expected) -> tuple[str, str]:

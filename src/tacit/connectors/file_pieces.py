@@ -111,14 +111,17 @@ class FilePieces:
         yield from self._reader
 
     def _open(self) -> Iterator[FilePiece]:
-        first = True
-        for piece in self._raw():
-            head = bytes(piece.data[: len(BOM)])
-            if first and head.startswith(UTF_16_BOMS):
-                raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
-            marked = first and head == BOM
-            yield piece._replace(data=piece.data[len(BOM) :]) if marked else piece
-            first = False
+        pieces = self._raw()
+        first = next(pieces, None)
+        if first is None:
+            return
+        while len(first.data) < len(BOM) and (more := next(pieces, None)) is not None:
+            first = FilePiece(bytes(first.data) + bytes(more.data), more.position)
+        head = bytes(first.data[: len(BOM)])
+        if head.startswith(UTF_16_BOMS):
+            raise SourceError(f"{self.name} is UTF-16 text; convert it to UTF-8")
+        yield first._replace(data=first.data[len(BOM) :]) if head == BOM else first
+        yield from pieces
 
     def _raw(self) -> Iterator[FilePiece]:
         with translate_read_errors(self.name):

@@ -173,6 +173,8 @@ class _OpenFile:
     def read(self) -> bool:
         """Read more bytes; return whether there were any."""
         data = os.pread(self.number, PIECE, self.position)
+        if self.position == 0 and data != BOM and BOM.startswith(data):
+            return False  # nothing yet, or the first part of a byte order mark
         self.rest += data.removeprefix(BOM) if self.position == 0 else data
         self.position += len(data)
         return bool(data)

@@ -473,12 +473,20 @@ def _to_constant(name: str, tree: Tree) -> Literal | None:
     return None
 
 
+_HINTS = {
+    "&": "; write AND",
+    "|": "; write OR",
+    "!": "; write NOT",
+    **dict.fromkeys("‘’‚“”„´", "; text takes straight quotes: 'on'"),  # noqa: RUF001
+}
+
+
 def _tokens(text: str) -> list[_Token]:
     tokens, place = [], 0
     while place < len(text):
         found = _TOKEN.match(text, place)
         if found is None:
-            hint = {"&": "; write AND", "|": "; write OR", "!": "; write NOT"}.get(text[place], "")
+            hint = _HINTS.get(text[place], "")
             raise ValueError(
                 f"not an SQL expression: {text[place]!r} at character {place + 1} cannot be read"
                 f"{hint}"

@@ -102,6 +102,8 @@ class SpecificationDraft:
     events: list[DraftEvent] = field(default_factory=list)
     guesses: list[str] = field(default_factory=list)
     """What was guessed, for the person who reads the draft."""
+    notes: list[str] = field(default_factory=list)
+    """What is unusual about the file, for the same person."""
 
     def to_yaml(self, schema: str) -> str:
         """Return the draft as YAML; `schema` is the path of the schema for editors."""
@@ -212,23 +214,23 @@ def draft_specification(path: Path) -> SpecificationDraft:
         f"subjects are in the column {subject}: {frame[subject].n_unique():,} of them here",
         f"times are in the column {time}"
         + (f", as {options['format']}" if "format" in options else ""),
-        *_doubt_times(frame, time, moments, options),
     ]
+    found.notes += _doubt_times(frame, time, moments, options)
     if timeless:
-        found.guesses.append(
+        found.notes.append(
             f"{count(timeless, 'time')} in the first {count(len(times), 'row')} cannot be read; a"
             " run refuses such rows"
         )
     if disorder:
-        found.guesses.append(
+        found.notes.append(
             f"{disorder}, so windows wait for late tuples: lateness {lateness}. If you sort the"
             f" file by {time}, {_LATENESS[0]} or less is enough"
         )
     if unread:
-        found.guesses.append(f"{count(len(refused), 'line')} of the file cannot be read; {unread}")
+        found.notes.append(f"{count(len(refused), 'line')} of the file cannot be read; {unread}")
     for column in typed.columns:
         if _has_decimal_commas(typed[column]):
-            found.guesses.append(
+            found.notes.append(
                 f"{column} is text, because its numbers have a decimal comma. To compare them,"
                 " write them with a point"
             )
