@@ -167,8 +167,8 @@ class ChannelTables:
 
     def find_all_contexts(self, signals: Words, counted: Sequence[Bits | None]) -> Numbers:
         """Do the same for several windows, in order: `[window][row]`."""
-        windows, rows, _ = signals.shape
-        found = self._keys.look_up(signals.reshape(windows * rows, -1)).reshape(windows, rows)
+        windows, rows, words = signals.shape
+        found = self._keys.look_up(signals.reshape(windows * rows, words)).reshape(windows, rows)
         if found.min(initial=0) < 0:  # a window may give channels to contexts of the next
             several = [self.find_contexts(*one) for one in zip(signals, counted, strict=True)]
             return np.stack(several)
