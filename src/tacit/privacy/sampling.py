@@ -61,7 +61,7 @@ class Sampler:
         if not channels:
             return
         heights = [len(channel.table) for channel in channels]
-        shifts = np.repeat([np.uint64(64 - c.bits) for c in channels], heights)
+        shifts = np.repeat(np.array([64 - c.bits for c in channels], np.uint64), heights)
         sums = _running_sums(channels)
         guide = _guide(sums, shifts)
         self.offsets = np.append(self.offsets, self.rows + np.cumsum([0, *heights[:-1]]))
@@ -200,7 +200,9 @@ def _stack_sums(above: NDArray[np.uint64], below: NDArray[np.uint64]) -> NDArray
     """Stack two sets of running sums; shorter rows are padded with their last sum."""
     width = max(above.shape[1], below.shape[1])
     parts = [
-        np.pad(part, ((0, 0), (0, width - part.shape[1])), mode="edge")
+        part
+        if part.shape[1] == width
+        else np.pad(part, ((0, 0), (0, width - part.shape[1])), mode="edge")
         for part in (above, below)
         if len(part)
     ]
@@ -221,31 +223,30 @@ def join_tables(
 
 def _running_sums(channels: Sequence[Channel]) -> NDArray[np.uint64]:
     """Return `[row][symbol]`: the sum of a row up to and including a symbol, padded."""
-    width = max(channel.table.shape[1] for channel in channels)
-    sums = np.zeros((sum(len(channel.table) for channel in channels), width), np.uint64)
-    begin = 0
-    for channel in channels:
-        rows, symbols = channel.table.shape
-        sums[begin : begin + rows, :symbols] = channel.table
-        begin += rows
+    heights, widths = np.array([channel.table.shape for channel in channels]).T
+    used = np.arange(widths.max()) < widths.repeat(heights)[:, np.newaxis]
+    sums = np.zeros(used.shape, np.uint64)
+    sums[used] = np.concatenate([channel.table.reshape(-1) for channel in channels])
     return np.cumsum(sums, axis=1, out=sums)
 
 
 @compiled
 def _guide(sums: NDArray[np.uint64], shifts: NDArray[np.uint64]) -> NDArray[np.int8]:
     """Return `[row][first byte]`: the symbol, if it is the same whatever bytes follow."""
-    guide = np.empty((len(sums), 256), dtype=np.int8)  # small, to stay in the cache
-    rest = np.uint64(2**56 - 1)
+    guide = np.full((len(sums), 256), np.int8(_OPEN))  # small, to stay in the cache
+    one, rest = np.uint64(1), np.uint64(2**56 - 1)
     for row in range(len(sums)):
-        low = high = 0
-        for byte in range(256):
-            first = np.uint64(byte) << np.uint64(56)
-            while low < sums.shape[1] and sums[row, low] <= first >> shifts[row]:
-                low += 1
-            high = max(high, low)
-            while high < sums.shape[1] and sums[row, high] <= (first | rest) >> shifts[row]:
-                high += 1
-            guide[row, byte] = low if low == high <= _LARGEST else _OPEN
+        begin = np.uint64(0)
+        for symbol in range(min(sums.shape[1], _LARGEST + 1)):
+            if sums[row, symbol] == 0:
+                continue
+            # The last eight bytes for which it is this symbol, or one before.
+            last = ((sums[row, symbol] - one) << shifts[row]) | ((one << shifts[row]) - one)
+            after = (last >> np.uint64(56)) + one
+            end = after if last & rest == rest else after - one
+            for byte in range(begin, end):
+                guide[row, byte] = symbol
+            begin = after
     return guide
 
 

@@ -31,6 +31,7 @@ from tacit.privacy.mechanisms.optimal.new_contexts import DesignedContexts, NewC
 from tacit.privacy.noise import Noise
 from tacit.privacy.prices import Claim, price_ratio
 from tacit.privacy.prior import Bits
+from tacit.privacy.ranges import count_up, find_begins
 from tacit.privacy.sampling import Sampler
 from tacit.privacy.staircase import Design
 
@@ -377,8 +378,8 @@ class Contexts:
             for n, variable in enumerate(variables):
                 choice |= ((values >> variable) & 1) << n
             numbers = self._blocks.blocks[first + np.array(own)]
-            places = np.stack([contexts[place].blocks[0][0].place for place in own])
-            rows[own] = self._blocks.first_row[numbers, np.newaxis] + places[:, choice]
+            places = self._blocks.places[self._blocks.first_place[numbers, np.newaxis] + choice]
+            rows[own] = self._blocks.first_row[numbers, np.newaxis] + places
             codes[own] = self._blocks.first_code[numbers]
         self._direct = _append_rows(self._direct, rows)
         self._code = _append_rows(self._code, codes)
@@ -398,8 +399,8 @@ class Contexts:
         sizes = [len(block.place) for block, _ in blocks]
         counts = [len(block.variables) for block, _ in blocks]
         tables.first_row = np.append(tables.first_row, self._first_rows([d for _, d in blocks]))
-        tables.first_code = np.append(tables.first_code, _begins(self._codes, widths))
-        tables.first_place = np.append(tables.first_place, _begins(len(tables.places), sizes))
+        tables.first_code = np.append(tables.first_code, find_begins(widths, self._codes))
+        tables.first_place = np.append(tables.first_place, find_begins(sizes, len(tables.places)))
         tables.first_variable = np.append(
             tables.first_variable, tables.first_variable[-1] + np.cumsum(counts, dtype=np.int64)
         )
@@ -434,7 +435,7 @@ class Contexts:
         """Return where the rows of channels begin in the sampler; each channel is added once."""
         new = {id(d.channel): d.channel for d in designs if id(d.channel) not in self._rows}
         heights = [len(channel.table) for channel in new.values()]
-        begins = _begins(self.sampler.rows, heights).tolist()
+        begins = find_begins(heights, self.sampler.rows).tolist()
         self._rows |= dict(zip(new, begins, strict=True))
         self.sampler.extend(list(new.values()))
         return np.array([self._rows[id(d.channel)] for d in designs], np.int64)
@@ -457,16 +458,10 @@ def _find_places(
     counts = np.array([len(block.parts) for block in blocks], np.int64)
     heights = np.array([len(table) for table in told], np.int64)
     widths = np.array([table.shape[1] for table in told], np.int64)
-    owner, _ = _count_up(heights)
-    rows, n = _count_up(counts[owner])
-    part = _begins(0, counts)[owner[rows]] + n
-    return rows, parts[part], _begins(0, widths[owner])[rows] + columns[part]
-
-
-def _count_up(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return for each element of consecutive ranges the range, and its place there."""
-    owner = np.repeat(np.arange(len(lengths)), lengths)
-    return owner, np.arange(len(owner)) - _begins(0, lengths)[owner]
+    owner, _ = count_up(heights)
+    rows, n = count_up(counts[owner])
+    part = find_begins(counts)[owner[rows]] + n
+    return rows, parts[part], find_begins(widths[owner])[rows] + columns[part]
 
 
 def _join(tables: Sequence[NDArray[_Number]]) -> NDArray[_Number]:
@@ -477,11 +472,6 @@ def _join(tables: Sequence[NDArray[_Number]]) -> NDArray[_Number]:
 def _append_rows(array: NDArray[_Number], more: NDArray[_Number]) -> NDArray[_Number]:
     """Append rows before the last one."""
     return np.concatenate([array[:-1], more, array[-1:]])
-
-
-def _begins(first: int, lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the beginnings of consecutive ranges of these lengths."""
-    return first + np.cumsum([0, *lengths], dtype=np.int64)[:-1]
 
 
 @compiled

@@ -28,6 +28,7 @@ from tacit.privacy.keys import find_keys
 from tacit.privacy.mechanisms.mechanism import Columns
 from tacit.privacy.mechanisms.optimal.contexts import Contexts, ContextTables, DrawnSymbols
 from tacit.privacy.randomness import RandomSource
+from tacit.privacy.ranges import find_begins
 from tacit.privacy.sampling import NO_CELL, Sampler, draw_entries, join_tables, make_cells
 
 Whole = NDArray[np.int64]
@@ -243,7 +244,7 @@ class SinglePass:
         return self._tables
 
     def _join(self, found: Sequence[ContextTables]) -> _PassTables:
-        first_entry = _find_begins([len(one.answers) for one in found])
+        first_entry = find_begins([len(one.answers) for one in found])
         return _PassTables(
             self._join_components(found, first_entry),
             self._join_entries(found, first_entry),
@@ -255,7 +256,7 @@ class SinglePass:
 
     def _join_components(self, found: Sequence[ContextTables], first_entry: Whole) -> _Components:
         samplers = [one.sampler for one in found]
-        first_row = _find_begins([sampler.rows for sampler in samplers])
+        first_row = find_begins([sampler.rows for sampler in samplers])
         rows = sum(sampler.rows for sampler in samplers)
         cells, hashed = [], []
         for one, (keys, values), row, entry in zip(
@@ -276,12 +277,12 @@ class SinglePass:
             np.array([keys for keys, _ in self._widths], np.uint64),
             np.array([values for _, values in self._widths], np.uint64),
             np.concatenate(cells),
-            _find_begins(list(map(len, cells))).astype(np.uint64),
+            find_begins(list(map(len, cells))).astype(np.uint64),
             np.array(hashed, np.uint64),
             np.concatenate([one.keys.places for one in found]),
-            _find_begins([len(one.keys.places) for one in found]),
+            find_begins([len(one.keys.places) for one in found]),
             np.concatenate([one.keys.known[:, 0] for one in found]),
-            _find_begins([len(one.keys.known) for one in found]),
+            find_begins([len(one.keys.known) for one in found]),
             *join_tables(samplers),
         )
 
@@ -292,7 +293,7 @@ class SinglePass:
         return _Entries(
             np.concatenate([one.answers << n for one, n in zip(found, shifts, strict=False)]),
             np.concatenate([one.chances.T.reshape(-1) for one in found]),
-            _find_begins(sizes) - before,
+            find_begins(sizes) - before,
         )
 
     def _list_questions(self, found: Sequence[ContextTables], first_entry: Whole) -> _Questions:
@@ -349,11 +350,6 @@ def _score(
         share = one * value if every else 1 - (1 - one) * (1 - value)
         low = np.where((more <= len(values)) & (share < threshold), more, low)
     return (_HALF - low).astype(np.uint64), ranks.astype(np.uint64)
-
-
-def _find_begins(lengths: Sequence[int]) -> Whole:
-    """Return where each of several consecutive ranges begins."""
-    return np.cumsum([0, *lengths])[:-1]
 
 
 @lean

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -178,15 +178,18 @@ class BeliefFilter:
         self.joint = transitions.joint
         self.few = self.joint and transitions.values <= LANES
         """Whether chains have at most eight values: there are kernels for that."""
-        component = tables.component
-        every = range(len(component.variables))
-        blocks = [tuple(every)] if self.joint else [(variable,) for variable in every]
-        self.parts = PartTables(component, blocks)
         self._changing: Given = transitions.weights.astype(np.float32), SWITCH
         self._start = pad_lanes(transitions.start, tables.width)
         self._at_slot: dict[int, Singles] = {}
         edges = np.ceil(np.array(transitions.layout.edges) * WHOLE)
         self._edges = np.clip(edges, 0, WHOLE).astype(np.uint16)
+
+    @cached_property
+    def _parts(self) -> PartTables:
+        """The parts for rows of contexts whose parts are not tabulated."""
+        every = range(len(self.tables.component.variables))
+        blocks = [tuple(every)] if self.joint else [(variable,) for variable in every]
+        return PartTables(self.tables.component, blocks)
 
     @property
     def layout(self) -> CellLayout:
@@ -408,7 +411,7 @@ class BeliefFilter:
                 after.openness,
             )
             self._read_all(parts, begin, predicted.signals, beliefs, np.arange(len(beliefs)))
-        own = parts[:, begin : begin + len(self.parts.component.parts)]
+        own = parts[:, begin : begin + len(self.tables.component.parts)]
         return Update(beliefs, after, own)
 
     def can_advance(self, contexts: Numbers) -> bool:
@@ -459,7 +462,7 @@ class BeliefFilter:
             flat.truths,
             begin,
         )
-        own = parts[..., begin : begin + len(self.parts.component.parts)]
+        own = parts[..., begin : begin + len(self.tables.component.parts)]
         return Arguments(signals, contexts, self.find_slot(hour), state, after, parts, own, given)
 
     def advance(
@@ -514,12 +517,12 @@ class BeliefFilter:
     ) -> None:
         """Write how likely parts are for rows of contexts whose parts are not tabulated."""
         number = len(rows) if self.joint else len(rows) * lanes.shape[1]
-        chances = np.empty((number, self.parts.width if self.joint else 2))
-        sums = self.parts.sums[0] if self.joint else np.empty((0, 0))
+        chances = np.empty((number, self._parts.width if self.joint else 2))
+        sums = self._parts.sums[0] if self.joint else np.empty((0, 0))
         kernels.read_beliefs(lanes, self.joint, sums, chances)
         # Codes of readings are stored from -2 downwards.
         codes = (-2 - np.arange(number, dtype=np.int32)).reshape(len(rows), -1)
-        kernels.weigh_parts(signals, codes, chances, *self.parts.arrays, rows, begin, found)
+        kernels.weigh_parts(signals, codes, chances, *self._parts.arrays, rows, begin, found)
 
 
 @cache

@@ -9,7 +9,6 @@ Which context a window has depends on public events only.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -34,6 +33,7 @@ from tacit.privacy.mechanisms.optimal.new_contexts import DesignedContexts, NewC
 from tacit.privacy.mechanisms.optimal.symbol_readings import SymbolReadings
 from tacit.privacy.noise import Noise
 from tacit.privacy.prices import Claim, price_ratio
+from tacit.privacy.ranges import count_up, find_begins
 from tacit.privacy.sampling import Sampler
 from tacit.privacy.staircase import ChannelProblem
 
@@ -50,7 +50,8 @@ class _Block(NamedTuple):
     variables: tuple[int, ...]
     place: Whole
     """The class of each choice of the variables' values."""
-    queries: BlockQueries
+    queries: BlockQueries | None
+    """None if it has no channels to judge."""
     channels: tuple[Channel, ...]
 
 
@@ -99,9 +100,7 @@ class ChannelTables:
         self._served_numbers = np.empty(0, np.int32)
         """The number of each context in `_served`."""
         self._planned: dict[bytes, int] = {}
-        self._readings = SymbolReadings(
-            self.component, channels.prior, [block.variables for block in book.blocks]
-        )
+        self._prior = channels.prior
         self._new = NewContexts(channels) if design else None
         """None if the book serves all contexts that are not in the plan."""
         self.most_blocks = 1
@@ -241,17 +240,19 @@ class ChannelTables:
 
     def _append_own(self, keys: Words, contexts: list[Context]) -> None:
         """Append contexts with channels of their own."""
+        octets = np.ascontiguousarray(keys).astype("<u8").view(np.uint8)
+        signals = np.unpackbits(octets, axis=1, bitorder="little", count=self._signals)
         found = []
-        for key, context in zip(_pack_keys(keys, self._signals), contexts, strict=True):
-            chosen = self._candidates.find(key, context)
+        for key, context in zip(np.packbits(signals, axis=1), contexts, strict=True):
+            chosen = self._candidates.find(key.tobytes(), context)
             found.append(
                 [
                     self._share(block, channels)
                     for (block, _), channels in zip(context.blocks, chosen, strict=True)
                 ]
             )
-        groups = self._readings.find_groups(keys)
-        self._tabulate_truths(keys)
+        groups = self._prior.group(signals.astype(np.bool_))
+        self._tabulate_truths(signals)
         numbers = np.array(self._append(found, groups), np.int32)
         self._own = np.concatenate([self._own[:-1], numbers, self._own[-1:]])
         self._keys.add(keys)
@@ -261,7 +262,8 @@ class ChannelTables:
         place = block.variables, block.place.tobytes()
         key = id(block.choice), *place, *map(id, channels)
         if key not in self._shared:
-            queries = BlockQueries.of(block.choice)
+            judged = self.gains or len(channels) > 1
+            queries = BlockQueries.of(block.choice) if judged else None
             made = _Block(block.variables, block.place, queries, channels)
             self._shared[key] = block.choice, made
         return self._shared[key][1]
@@ -280,17 +282,21 @@ class ChannelTables:
         self.all_tabulated = False
         return self._append([blocks], np.array([group]))[0]
 
-    def _tabulate_truths(self, keys: Words) -> None:
+    def _tabulate_truths(self, signals: NDArray[np.uint8]) -> None:
         """Append which parts are true for each value, in contexts with these signals."""
-        new = self._append_truths(len(keys))
+        new = self._append_truths(len(signals))
         if self.joint and self.truths.size <= _MOST_TRUTHS:
-            octets = np.ascontiguousarray(keys).astype("<u8").view(np.uint8)
-            signals = np.unpackbits(octets, axis=1, bitorder="little", count=self._signals)
-            known = np.concatenate([np.tile([0, 1], (len(keys), 1)), signals], axis=1)
+            known = np.concatenate([np.tile([0, 1], (len(signals), 1)), signals], axis=1)
             new[:] = 0
             new[:, :, : len(self.component.parts)] = known[:, self._cofactors]
         else:
             self.all_tabulated = False
+
+    @cached_property
+    def _readings(self) -> SymbolReadings:
+        """What tells which blocks of the book are open; most runs need none."""
+        blocks = [block.variables for block in self._book.blocks]
+        return SymbolReadings(self.component, self._prior, blocks)
 
     @cached_property
     def _cofactors(self) -> Whole:
@@ -316,39 +322,91 @@ class ChannelTables:
 
     def _append(self, contexts: Sequence[Sequence[_Block]], groups: Whole) -> range:
         """Append contexts with these blocks and groups; return their numbers."""
-        self._add_channels([channel for one in contexts for b in one for channel in b.channels])
-        grown = _Lengths(self)
-        new = _NewRows()
-        for blocks in contexts:
-            for block in blocks:
-                if id(block) not in self._listed:
-                    row = grown.add(block, new, self._rows, self._class_map(block))
-                    self._listed[id(block)] = block, row
-                    self._priced += [(c, block.variables, block.place) for c in block.channels]
-                    classes, queries = block.queries.answers.shape
-                    self.most_classes = max(self.most_classes, classes)
-                    self.most_queries = max(self.most_queries, queries)
-                new.blocks.append(self._listed[id(block)][1])
-            self.most_blocks = max(self.most_blocks, len(blocks))
-            new.ends.append(len(self.blocks) + len(new.blocks))
+        blocks = [block for one in contexts for block in one]
+        new = {id(block): block for block in blocks if id(block) not in self._listed}
+        if new:
+            rows = self._append_blocks(list(new.values()))
+            self._listed |= dict(zip(new, zip(new.values(), rows, strict=True), strict=True))
+        if blocks:
+            rows = [self._listed[id(block)][1] for block in blocks]
+            self.blocks = np.concatenate([self.blocks, np.array(rows, np.int64)])
+        counts = [len(one) for one in contexts]
         first = len(self.first_block) - 1
+        self.most_blocks = max(self.most_blocks, *counts)
         self.group_of = np.append(self.group_of, groups.astype(np.int16))
-        self.is_open = np.append(self.is_open, [len(blocks) > 0 for blocks in contexts])
-        several = [any(len(b.channels) > 1 for b in blocks) for blocks in contexts]
+        self.is_open = np.append(self.is_open, np.array(counts) > 0)
+        several = [any(len(block.channels) > 1 for block in one) for one in contexts]
         self.is_choice = np.append(self.is_choice, several)
-        self.first_block = np.append(self.first_block, np.array(new.ends, np.int64))
-        if new.blocks:
-            self.blocks = np.concatenate([self.blocks, np.array(new.blocks, np.int64)])
-        if new.candidates:
-            self.candidates = np.concatenate([self.candidates, np.array(new.candidates, np.int64)])
-            self.class_of = np.concatenate([self.class_of, *new.class_of])
-            self.variables = np.append(self.variables, np.array(new.variables, np.int64))
-            self.places = np.concatenate([self.places, *new.places])
-            self.likely = np.concatenate([self.likely, *new.likely])
-            self.mixed = np.concatenate([self.mixed, *new.mixed])
+        self.first_block = np.append(self.first_block, self.first_block[-1] + np.cumsum(counts))
         if self.joint:
             self._append_rows(first)
         return range(first, first + len(contexts))
+
+    def _append_blocks(self, blocks: Sequence[_Block]) -> list[list[int]]:
+        """Append the candidates of blocks; return for each block the row that describes it."""
+        channels = [channel for block in blocks for channel in block.channels]
+        self._add_channels(channels)
+        self._priced += [
+            (c, block.variables, block.place) for block in blocks for c in block.channels
+        ]
+        numbers = np.array([len(block.channels) for block in blocks])
+        owners = np.arange(len(blocks)).repeat(numbers)
+        variables = [len(block.variables) for block in blocks]
+        first_place = find_begins([len(block.place) for block in blocks], len(self.places))
+        self.places = np.concatenate([self.places, *(block.place for block in blocks)])
+        class_of = np.empty((len(blocks), 0), np.int64)
+        if self.joint:
+            choices = np.array([self._list_choices(block.variables) for block in blocks])
+            class_of = self.places[first_place[:, np.newaxis] + choices]
+        classes, symbols = np.array([channel.table.shape for channel in channels]).T
+        sizes = classes * symbols
+        bits = np.array([channel.bits for channel in channels]).repeat(sizes)
+        entries = np.concatenate([channel.table.reshape(-1) for channel in channels])
+        tables = np.ldexp(entries.astype(np.float64), -bits).astype(np.float32)
+        first_entry = find_begins(sizes)
+        likely = tables
+        if self.joint:
+            owner, symbol = count_up(symbols)
+            begin = (first_entry[owner] + symbol)[:, np.newaxis]
+            own = class_of[owners[owner]] * symbols[owner, np.newaxis]
+            likely = np.zeros((len(owner), self.width), np.float32)
+            likely[:, : self.values] = tables[begin + own]
+            sizes = symbols * self.width
+        nothing = np.empty(0, np.float32)
+        mixed = []
+        for block, own in zip(blocks, class_of, strict=True):
+            if block.queries is None:
+                mixed.append(nothing)
+            else:
+                mixed += self._mix(block.queries, block.channels, own)
+        first_row = [self._rows[id(channel)] for channel in channels]
+        first_likely = find_begins(sizes, len(self.likely))
+        first_mixed = find_begins(list(map(len, mixed)), len(self.mixed))
+        made = np.stack([first_row, symbols, first_likely, first_mixed], axis=1)
+        asked = [0 if one.queries is None else len(one.queries.weights) for one in blocks]
+        rows = np.stack(
+            [
+                len(self.class_of) + class_of.shape[1] * np.arange(len(blocks)),
+                classes[find_begins(numbers)],
+                find_begins(numbers, len(self.candidates)),
+                numbers,
+                asked,
+                find_begins(variables, len(self.variables)),
+                variables,
+                first_place,
+            ],
+            axis=1,
+        )
+        self.most_classes = max(self.most_classes, *classes.tolist())
+        self.most_queries = max(self.most_queries, *asked)
+        self.candidates = np.concatenate([self.candidates, made])
+        self.class_of = np.append(self.class_of, class_of)
+        flat = np.array([v for one in blocks for v in one.variables], np.int64)
+        self.variables = np.append(self.variables, flat)
+        self.likely = np.append(self.likely, likely)
+        self.mixed = np.concatenate([self.mixed, *mixed])
+        listed: list[list[int]] = rows.tolist()
+        return listed
 
     def _append_rows(self, first: int) -> None:
         """Append the rows to draw from in contexts from number `first` on."""
@@ -366,17 +424,36 @@ class ChannelTables:
         self.rows = np.append(self.rows, rows)
         self.factors = np.append(self.factors, factors)
 
-    def _class_map(self, block: _Block) -> Whole:
-        """Return the class of each value of a joint belief."""
-        if not self.joint:
-            return np.empty(0, np.int64)
-        if block.variables not in self._choices:
+    def _mix(
+        self, queries: BlockQueries, channels: Sequence[Channel], class_of: Whole
+    ) -> list[Singles]:
+        """Return for each channel of a block what it is judged by.
+
+        These are the likelihoods of symbols, and their products with the queries' answers.
+        """
+        few = 0 < len(class_of) <= LANES
+        rows = class_of if few else np.arange(len(queries.answers))
+        factors = np.ones((len(rows), 1 + len(queries.weights), 1))
+        factors[:, 1:, 0] = (queries.answers * np.sqrt(queries.weights))[rows]
+        found = []
+        for channel in channels:
+            table = (channel.table / 2.0**channel.bits).astype(np.float32)
+            symbols = table.shape[1]
+            shape = (LANES if few else len(rows), factors.shape[1], fill_lanes(symbols))
+            mixed = np.zeros(shape, np.float32)
+            mixed[: len(rows), :, :symbols] = factors * table[rows, np.newaxis]
+            found.append(mixed.ravel())
+        return found
+
+    def _list_choices(self, variables: tuple[int, ...]) -> Whole:
+        """Return the choice of some variables' values for each value of a joint belief."""
+        if variables not in self._choices:
             values = np.arange(self.values)
             choice = np.zeros_like(values)
-            for place, variable in enumerate(block.variables):
+            for place, variable in enumerate(variables):
                 choice |= ((values >> variable) & 1) << place
-            self._choices[block.variables] = choice
-        return np.asarray(block.place[self._choices[block.variables]], np.int64)
+            self._choices[variables] = choice
+        return self._choices[variables]
 
     def _add_channels(self, channels: Sequence[Channel]) -> None:
         """Add channels to the sampler, each once."""
@@ -386,88 +463,3 @@ class ChannelTables:
             self._rows[number] = first
             first += len(channel.table)
         self.sampler.extend(list(new.values()))
-
-
-@dataclass(slots=True)
-class _NewRows:
-    """What is appended to the flat arrays."""
-
-    ends: list[int] = field(default_factory=list)
-    blocks: list[list[int]] = field(default_factory=list)
-    candidates: list[list[int]] = field(default_factory=list)
-    variables: list[int] = field(default_factory=list)
-    class_of: list[Whole] = field(default_factory=list)
-    places: list[Whole] = field(default_factory=list)
-    likely: list[Singles] = field(default_factory=list)
-    mixed: list[Singles] = field(default_factory=list)
-
-
-class _Lengths:
-    """Where the flat arrays end, while blocks are appended."""
-
-    def __init__(self, tables: ChannelTables) -> None:
-        self._class_of = len(tables.class_of)
-        self._candidates = len(tables.candidates)
-        self._values, self._width, self._gains = tables.values, tables.width, tables.gains
-        self._variables = len(tables.variables)
-        self._places = len(tables.places)
-        self._likely = len(tables.likely)
-        self._mixed = len(tables.mixed)
-
-    def add(
-        self, block: _Block, new: _NewRows, first_rows: Mapping[int, int], class_of: Whole
-    ) -> list[int]:
-        """Append the candidates of a block; return the row that describes it."""
-        classes, queries = block.queries.answers.shape
-        row = [
-            self._class_of,
-            classes,
-            self._candidates,
-            len(block.channels),
-            queries,
-            self._variables,
-            len(block.variables),
-            self._places,
-        ]
-        new.class_of.append(class_of)
-        new.variables += block.variables
-        new.places.append(np.asarray(block.place, np.int64))
-        by_value = len(class_of) > 0
-        for channel in block.channels:
-            table = (channel.table / 2.0**channel.bits).astype(np.float32)
-            symbols = table.shape[1]
-            new.candidates.append([first_rows[id(channel)], symbols, self._likely, self._mixed])
-            if self._gains or len(block.channels) > 1:
-                mixed = self._mix(block.queries, table, class_of)
-                new.mixed.append(mixed)
-                self._mixed += len(mixed)
-            if by_value:
-                likely = np.zeros((symbols, self._width), np.float32)
-                likely[:, : self._values] = table[class_of].T
-                table = likely
-            new.likely.append(table.ravel())
-            self._likely += table.size
-        self._class_of += len(class_of)
-        self._candidates += len(block.channels)
-        self._variables += len(block.variables)
-        self._places += len(block.place)
-        return row
-
-    def _mix(self, queries: BlockQueries, table: Singles, class_of: Whole) -> Singles:
-        """Return the likelihoods of symbols, and their products with the queries' answers."""
-        few = 0 < len(class_of) <= LANES
-        classes, symbols = table.shape
-        factors = np.ones((classes, 1 + len(queries.weights)))
-        factors[:, 1:] = queries.answers * np.sqrt(queries.weights)
-        rows = class_of if few else np.arange(classes)
-        shape = (LANES if few else classes, factors.shape[1], fill_lanes(symbols))
-        mixed = np.zeros(shape, np.float32)
-        mixed[: len(rows), :, :symbols] = factors[rows, :, np.newaxis] * table[rows, np.newaxis]
-        return mixed.ravel()
-
-
-def _pack_keys(words: Words, width: int) -> list[bytes]:
-    """Turn the words of contexts' signals into the keys of a plan."""
-    octets = np.ascontiguousarray(words).astype("<u8").view(np.uint8)
-    bits = np.unpackbits(octets, axis=1, bitorder="little", count=width)
-    return [row.tobytes() for row in np.packbits(bits, axis=1)]
