@@ -24,12 +24,17 @@ from tacit.service.problems import (
     respond_to,
 )
 from tacit.service.routes import acts, answers, counts, facts, health, ingest, tokens, workflow
+from tacit.service.routes.row_files import describe_files
 from tacit.service.security_headers import SecurityHeaders
 from tacit.service.state import SAMPLE_SECONDS, ServiceState
 from tacit.service.tokens import FRESH_SECONDS
 
 _ABOUT: Final = """Answers to pattern queries over event streams, differentially private with
 respect to declared private patterns. Errors are problem details (RFC 9457)."""
+_EXAMPLE_FILES: Final = {
+    "/v1/answers.{suffix}": answers.EXAMPLE_FILE,
+    "/v1/counts.{suffix}": counts.EXAMPLE_FILE,
+}
 _LARGEST_BODY: Final = 256 << 10
 _BODY_SECONDS: Final = 30.0
 
@@ -105,6 +110,9 @@ def _describe_problems(
             schemas["ProblemDetails"] = ProblemDetails.model_json_schema()
             for unused in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(unused, None)
+            for path, rows in _EXAMPLE_FILES.items():
+                response = document["paths"][path]["get"]["responses"]["200"]
+                response["content"] = describe_files(*rows)
             add_examples(document)
             app.openapi_schema = document
         return app.openapi_schema

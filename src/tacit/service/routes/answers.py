@@ -21,7 +21,7 @@ from tacit.service.access import ReadingRole
 from tacit.service.dependencies import LARGEST_ID, Selection, State
 from tacit.service.problems import problem_responses
 from tacit.service.routes.event_streams import describe_events, stream_events
-from tacit.service.routes.row_files import Suffix, describe_files, format_rows, send_file
+from tacit.service.routes.row_files import FILE_RESPONSE, Suffix, format_rows, send_file
 
 MOST_ROWS: Final = 10_000
 """The most answers on a page."""
@@ -42,6 +42,8 @@ _ROW: Final[dict[str, JsonValue]] = {
 _COLUMNS: Final = answer_schema(protected=True, limited=True, valued=True).insert(
     0, pa.field("id", pa.int64())
 )
+EXAMPLE_FILE: Final = _COLUMNS, _ROW
+"""What a file holds in the example of the OpenAPI document."""
 _DENIED: Final = problem_responses(401, 403, 404, 422, 429)
 
 router = APIRouter(prefix="/answers", tags=["answers"])
@@ -172,7 +174,7 @@ async def stream_answers(
     ".{suffix}",
     summary="Download answers",
     response_class=StreamingResponse,
-    responses={200: {"content": describe_files(_COLUMNS, _ROW)}, **_DENIED},
+    responses={200: FILE_RESPONSE, **_DENIED},
 )
 async def download_answers(
     state: State, selection: Selection, suffix: Suffix, after: After = -1

@@ -27,7 +27,7 @@ from tacit.service.count_feed import EARLIEST, CountSelection
 from tacit.service.dependencies import SelectedCounts, State
 from tacit.service.problems import problem_responses
 from tacit.service.routes.event_streams import describe_events, stream_events
-from tacit.service.routes.row_files import Suffix, describe_files, format_rows, send_file
+from tacit.service.routes.row_files import FILE_RESPONSE, Suffix, format_rows, send_file
 
 _MOST_WINDOWS: Final = 1_000
 """The most windows on a page."""
@@ -50,6 +50,8 @@ _ROW: Final[dict[str, JsonValue]] = {
     "estimate_high": 43.5,
     "method": "drawn",
 }
+EXAMPLE_FILE: Final = count_schema(), _ROW
+"""What a file holds in the example of the OpenAPI document."""
 _DENIED: Final = problem_responses(401, 403, 404, 422, 429)
 
 router = APIRouter(prefix="/counts", tags=["counts"])
@@ -198,7 +200,7 @@ def _begin_after(selection: CountSelection, after: int) -> CountSelection:
     ".{suffix}",
     summary="Download counts",
     response_class=StreamingResponse,
-    responses={200: {"content": describe_files(count_schema(), _ROW)}, **_DENIED},
+    responses={200: FILE_RESPONSE, **_DENIED},
 )
 async def download_counts(
     state: State, selection: SelectedCounts, suffix: Suffix

@@ -24,6 +24,8 @@ _MEDIA_TYPES: Final = {
     "arrow": "application/vnd.apache.arrow.file",
     "jsonl": "application/x-ndjson",
 }
+FILE_RESPONSE: Final[dict[str, Any]] = {"content": {kind: {} for kind in _MEDIA_TYPES.values()}}
+"""How the OpenAPI document describes a file, without examples."""
 Suffix = Annotated[
     Literal["parquet", "csv", "arrow", "jsonl"], Path(description="The kind of file.")
 ]
@@ -31,7 +33,10 @@ _download_threads = CapacityLimiter(2)
 
 
 def describe_files(columns: pa.Schema, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe files of all kinds for the OpenAPI document, each with one row."""
+    """Describe files of all kinds for the OpenAPI document, each with one row.
+
+    Not to be called by an import: Polars starts threads, and then a process must not fork.
+    """
     values = {
         name: datetime.fromisoformat(value)
         if pa.types.is_timestamp(columns.field(name).type)
