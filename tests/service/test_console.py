@@ -388,7 +388,7 @@ def test_more_windows_appear_when_they_are_released(tmp_path: Path) -> None:
 
 
 def test_a_page_that_is_closed_leaves_nothing_waiting() -> None:
-    """Whoever waits for the next release stops; tasks that stay become errors in the log."""
+    """Tasks that wait for the next release end; asyncio logs those that stay as errors."""
 
     async def leave() -> set[asyncio.Task[Any]]:
         released, ended = asyncio.Event(), asyncio.Event()
