@@ -214,8 +214,8 @@ FAULTS: Final = (
     ),
     fault(
         "privacy/sampling.py",
-        "(first | rest) >> shifts[row]",
-        "first >> shifts[row]",
+        "end = after if last & rest == rest else after - one",
+        "end = after",
         "privacy/test_sampling.py",
     ),
     fault(
