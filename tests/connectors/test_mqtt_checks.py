@@ -57,7 +57,7 @@ def feed(tmp_path: Path) -> Iterator[Publishing]:
         made = Publishing(tmp_path, broker.port)
         source: Any = made.open()
         with closing(source.batches(COLUMNS, ["subject"], TYPES)) as flow:
-            until(lambda: bool(next(flow)) and source._session.listening > 0, "subscribed")
+            until(lambda: bool(next(flow)) and source.listening, "subscribed")
         yield made
 
 

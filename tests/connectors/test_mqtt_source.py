@@ -117,7 +117,7 @@ class Reading:
 def listening(flow: Reading) -> float:
     """When the broker last confirmed the subscription."""
     assert flow.source._session is not None
-    return flow.source._session.listening
+    return flow.source._session.subscription.listening
 
 
 @contextmanager
@@ -407,8 +407,8 @@ def test_memory_is_bounded_while_nobody_reads(
     with Peer(broker.port) as publisher, reading(source) as flow:
         # Nobody acknowledges these, so that nothing else would hold them back.
         payload = b'{"n": 1, "long": "' + b"x" * 10_000 + b'"}'
-        waiting = source._session
-        assert waiting is not None
+        assert source._session is not None
+        waiting = source._session.subscription
         publisher.publish([(topic, payload)] * 3000, qos=0)
         publisher.publish([(topic, payload)] * 300)
         time.sleep(0.5)
@@ -548,7 +548,7 @@ def test_a_client_may_show_a_certificate(tmp_path: Path) -> None:
         with closing(Reading(open_source(url))) as flow:  # type: ignore[arg-type]
             flow.silence()
             assert flow.source._session is not None
-            assert flow.source._session.resumed is None
+            assert flow.source._session.subscription.resumed is None
 
 
 def test_plain_values_come_with_their_topic_and_time_of_arrival(

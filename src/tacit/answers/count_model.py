@@ -58,7 +58,7 @@ class QueryModel:
         # Split conformal prediction: one more than the windows that it was measured by.
         place = min(number, int(np.ceil((number + 1) * level)))
         normal = NormalDist().inv_cdf((1 + level) / 2) * np.sqrt((self.errors**2).mean())
-        # A quantile of few windows is unsteady, and a normal one knows no heavy tails.
+        # A quantile of few windows is unsteady, and that of a normal ignores heavy tails.
         return float(self.errors[place - 1] + normal) / 2
 
 

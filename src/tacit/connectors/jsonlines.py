@@ -28,7 +28,7 @@ _SAMPLE: Final = 1000
 _SPECIAL: Final = re.compile(rb"NaN|Infinity|\\u[dD][89a-fA-F]")
 """Text that Polars reads differently from JSON or from other programs."""
 _SUSPECT: Final = (b"NaN", b"Infinity", b"\\u")
-"""Without any of these there is nothing special; this is faster to find out."""
+"""Text without any of these has nothing special; looking for them is faster."""
 _UNREADABLE: Final = b"\xff"
 
 

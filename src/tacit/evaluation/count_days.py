@@ -61,7 +61,7 @@ METHODS: Final[tuple[CountMethod, ...]] = (
     ),
     PacedCounts(),
 )
-"""Published methods have the parameters that are best on history, and know the usual course of a
+"""Published methods have the parameters that are best on history, and use the usual course of a
 day where that is better."""
 _STYLES: Final = {
     "summed responses": ("#8a8a8a", "o"),

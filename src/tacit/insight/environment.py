@@ -195,7 +195,7 @@ def _format_size(size: int) -> str:
 
 
 def is_remote(path: Path) -> bool:
-    """Return whether a path is on a network file system, as far as this machine knows."""
+    """Return whether a path is on a network file system; False if that is unknown."""
     try:
         mounts = Path("/proc/mounts").read_text("utf-8", "replace").splitlines()
     except OSError:

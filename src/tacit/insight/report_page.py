@@ -331,24 +331,24 @@ def _draw_spending(horizons: Sequence[Horizon]) -> str:
 
 
 def _add_answers(page: ReportPage, place: str, subject: str) -> None:
-    """List what consumers were told about a subject, as far as the ledger keeps it."""
+    """List the answers about a subject that the ledger still has."""
     from tacit.ledger.answers import released
 
-    told = released(place, subject=subject).polars()
-    if told.is_empty():
+    answered = released(place, subject=subject).polars()
+    if answered.is_empty():
         text = "<p>The ledger keeps no answers about this subject any more.</p>"
         page.sections.append(("What consumers were told", text))
         return
     counted = (
-        told.group_by("consumer", "query")
+        answered.group_by("consumer", "query")
         .agg(pl.len().alias("answers"), pl.col("detected").sum().alias("yes"))
         .sort("consumer", "query")
     )
-    page.cards.append((f"{len(told):,}", "answers about you that the ledger keeps"))
+    page.cards.append((f"{len(answered):,}", "answers about you that the ledger keeps"))
     rows = [[escape(str(cell)) for cell in row] for row in counted.rows()]
     text = "<p>Answers are noisy where private events could change them: each may be wrong.</p>"
     text += _table(("consumer", "query", "answers", "of these yes"), rows, right={2, 3})
-    last = told.tail(_ANSWERS_SHOWN)
+    last = answered.tail(_ANSWERS_SHOWN)
     value = pl.col("value") if "value" in last.columns else pl.lit(None)
     rows = [
         [

@@ -7,7 +7,7 @@ contiguous, and are read and written at a flat index; nothing checks that eight 
 Numbers are always added in the same order.
 """
 
-# ruff: noqa: ARG001  # Numba calls these functions with what it knows.
+# ruff: noqa: ARG001  # Numba chooses the arguments of these functions.
 
 from __future__ import annotations
 

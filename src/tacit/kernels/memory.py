@@ -1,6 +1,6 @@
 """How kernels use the processor's cache."""
 
-# ruff: noqa: ARG001  # Numba calls these functions with what it knows.
+# ruff: noqa: ARG001  # Numba chooses the arguments of these functions.
 
 from __future__ import annotations
 

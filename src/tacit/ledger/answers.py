@@ -88,7 +88,7 @@ class ReleasedAnswers:
     _archived: dict[str, ArchivedRun] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse names that the ledger does not know."""
+        """Refuse names that are not in the ledger."""
         with self.ledger.database.reading() as connection:
             known = list(connection.execute(sa.select(RUNS.c.run)).scalars())
             for run in self.selection.runs:

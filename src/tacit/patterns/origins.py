@@ -17,7 +17,7 @@ Where no element repeats there are always enough, and only states that wait for 
 events need a look, from a chain's first to its last.
 
 Cost: an event touches the states that wait for it; several events at one time, also every
-state of the chains with repeated elements that know them.
+state of the chains with repeated elements that they can advance.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Origins:
     waits: Rows  # the states that an event of each type leads to, chains that repeat last
     plain: NDArray[np.int64]  # [type]: where in `waits` those of chains that repeat begin
     ends: Rows  # the states that an event of each type ends
-    knows: Rows  # the chains that repeat an element and that an event of each type can advance
+    advances: Rows  # the chains that repeat an element and that an event of each type can advance
 
     @classmethod
     def of(cls, chains: Sequence[Chain], selection: Selection) -> Origins:
@@ -59,7 +59,7 @@ class Origins:
         places = {name: place for place, name in enumerate(selection.names)}
         waits: list[list[tuple[bool, int]]] = [[] for _ in places]
         ends: list[list[int]] = [[] for _ in places]
-        knows: list[list[int]] = [[] for _ in places]
+        advances: list[list[int]] = [[] for _ in places]
         sets: list[list[int]] = []
         offset, limit, draws = [0], list[int](), list[int]()
         for number, chain in enumerate(chains):
@@ -77,7 +77,7 @@ class Origins:
                 for name in types:
                     ends[places[name]].append(state)
             for name in frozenset().union(*chain.elements) if chain.repeats else ():
-                knows[places[name]].append(number)
+                advances[places[name]].append(number)
             offset.append(len(draws))
         wait_rows = _rows([[state for _, state in sorted(row)] for row in waits])
         plain = [sum(not repeats for repeats, _ in row) for row in waits]
@@ -93,7 +93,7 @@ class Origins:
             wait_rows,
             wait_rows[0][:-1] + np.array(plain, np.int64),
             _rows(ends),
-            _rows(knows),
+            _rows(advances),
         )
 
     def run(
@@ -116,7 +116,7 @@ class Origins:
             self.waits,
             self.plain,
             self.ends,
-            self.knows,
+            self.advances,
             columns,
             out,
         )
@@ -143,7 +143,7 @@ def _run(
     waits: Rows,
     plain: NDArray[np.int64],
     ends: Rows,
-    knows: Rows,
+    advances: Rows,
     columns: NDArray[np.int64],
     out: NDArray[np.bool_],
 ) -> None:
@@ -209,7 +209,7 @@ def _run(
                 if place and line[place - 1] == state - 1:
                     begun = max(begun, fresh[state - 1])
                 fresh[state] = begun if time - begun <= limit[state] else _NEVER
-            known = _find_touched(kinds, found, knows, here, seen, touched)
+            known = _find_touched(kinds, found, advances, here, seen, touched)
             for place in range(known):
                 _advance(touched[place], time, counts, states, sets, origin, fresh, left)
             for event in range(found):
@@ -255,17 +255,17 @@ def _line_up(
 def _find_touched(
     kinds: NDArray[np.int64],
     found: int,
-    knows: Rows,
+    advances: Rows,
     stamp: int,
     seen: NDArray[np.int64],
     touched: NDArray[np.int64],
 ) -> int:
     """List the chains with repetition that can advance by these types, each once."""
-    know_at, know = knows
+    advance_at, advance = advances
     known = 0
     for place in range(found):
-        for index in range(know_at[kinds[place]], know_at[kinds[place] + 1]):
-            chain = know[index]
+        for index in range(advance_at[kinds[place]], advance_at[kinds[place] + 1]):
+            chain = advance[index]
             if seen[chain] != stamp:
                 seen[chain] = stamp
                 touched[known] = chain

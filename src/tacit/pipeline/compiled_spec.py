@@ -22,7 +22,7 @@ from tacit.spec.specification import Specification
 
 
 class SourceColumns(Protocol):
-    """What a source knows about its columns."""
+    """What a source says about its columns."""
 
     @property
     def textual(self) -> bool:

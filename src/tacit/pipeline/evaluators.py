@@ -248,7 +248,7 @@ class Detector(Evaluator):
         rows: Mapping[str, pl.DataFrame],  # noqa: ARG002
         policies: NDArray[np.int32],  # noqa: ARG002
     ) -> CountBits | None:
-        """Return for whom the patterns are detected; nothing is open where all is told."""
+        """Return for whom the patterns are detected; nothing is open where answers are true."""
         if self.layout is None:
             return None
         return CountBits(closed.first, np.zeros_like(self._counted), self._counted)

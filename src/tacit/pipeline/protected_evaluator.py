@@ -161,8 +161,8 @@ class ProtectedEvaluator(Evaluator):
         for number, protector in enumerate(self.protectors):
             own = policies == number
             if isinstance(protector, MemoryProtector) and own.any():
-                told = windows if len(self.protectors) == 1 else replace(windows, own=own)
-                found[own] = protector.gains(told)[own]
+                given = windows if len(self.protectors) == 1 else replace(windows, own=own)
+                found[own] = protector.gains(given)[own]
         return found
 
     def _match(self, closed: ClosedPanes, rows: Mapping[str, pl.DataFrame]) -> WindowBits:
@@ -244,8 +244,8 @@ class ProtectedEvaluator(Evaluator):
             own = policies % number == place
             if protector.remembers:
                 whole = own if number > 1 else None
-                told = replace(windows, own=whole, silent=silent if exhausted else None)
-                parts.append((own, protector.protect(told, whole)))
+                given = replace(windows, own=whole, silent=silent if exhausted else None)
+                parts.append((own, protector.protect(given, whole)))
                 continue
             paying = own & ~silent
             parts.append((paying, protector.protect(windows, paying)))

@@ -105,7 +105,7 @@ class EventExtractor(Protocol):
         """Extract the events from rows."""
 
     def stages(self, batch: EventBatch, *, ahead: bool) -> bool:
-        """Return whether it is of use to find the presence of tuples before they are judged."""
+        """Return whether presence can be found before tuples are judged."""
 
     def stage(self, batch: EventBatch) -> StagedPresence:
         """Find the presence of tuples before they are judged."""

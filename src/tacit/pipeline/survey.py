@@ -315,7 +315,7 @@ class _CountRecorder:
         opened, decided = self._status.decide(answers.bits, policies)
         bits = answers.bits[:, self._status.columns]
         subjects = answers.subjects[: len(answers.since)]
-        # History may have subjects that the registry does not know, and so no group.
+        # History may have subjects that are not registered, and so are in no group.
         known = (self._layout.find_rows(subjects) >= 0).all(axis=0)
         since = np.where(known, answers.since, NEVER)
         nobody = np.zeros(len(since), np.bool_)

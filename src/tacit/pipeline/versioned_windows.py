@@ -292,7 +292,7 @@ class VersionedWindows:
         return replace(batch, masks=EventMasks(both))
 
     def stages(self, batch: EventBatch, *, ahead: bool) -> bool:
-        """Return whether it is of use to find the presence of tuples before they are judged."""
+        """Return whether presence can be found before tuples are judged."""
         state = self.window_state
         return self.next is None and state.panes.stages(
             batch.masks, len(state.subjects), ahead=ahead

@@ -216,9 +216,9 @@ def _predict_errors(
         half = (new - noise * (1 - left)) / 2
         before = half + np.sqrt(half**2 + new * noise)
         after = before * noise / (before + noise)
-        # What a draw tells fades from window to window, down to the spread.
-        told = (1 - left) / (1 - model.kept**2) / intervals
-        error += told * after + (1 - told) * spread
+        # The information of a draw fades from window to window, down to the spread.
+        informed = (1 - left) / (1 - model.kept**2) / intervals
+        error += informed * after + (1 - informed) * spread
     return error
 
 

@@ -48,7 +48,7 @@ PlanWith = Callable[[EpsilonSplit], Plan]
 def weigh_split(
     spec: Specification, statistics: Sequence[Statistics], make: PlanWith
 ) -> WeighedSplit:
-    """Choose the split with the least loss; what `share` tells is not changed."""
+    """Choose the split with the least loss; a declared `share` is not changed."""
     rivals = find_open_counts(spec)
     if not rivals or not any(part.windows for part in statistics):
         return WeighedSplit(split_epsilon(spec), {})
@@ -79,13 +79,13 @@ class _SplitSearch:
         drawn = self._search(frozenset(), rivals)
         found = [drawn]
         if able:
-            told = self._search(able, rivals)
-            found.append(told)
-            better = frozenset(name for name in able if told.answers[name] <= drawn.channels[name])
+            other = self._search(able, rivals)
+            found.append(other)
+            better = frozenset(name for name in able if other.answers[name] <= drawn.channels[name])
             if better and better != able:
                 found.append(self._search(better, rivals))
             errors = {
-                name: CountErrors(drawn.channels.get(name), told.answers.get(name))
+                name: CountErrors(drawn.channels.get(name), other.answers.get(name))
                 for name in rivals
             }
         else:

@@ -184,7 +184,7 @@ def _learn_counts(
 
 
 def find_count_limit(spec: Specification, name: str, epsilon: Fraction) -> CountLimit | None:
-    """Return what a count may spend where limits are paced; None if none is.
+    """Return what a count may spend where limits are paced; None if no limit applies.
 
     Of every limit it has the same share as of epsilon. The limit that allows least counts.
     """

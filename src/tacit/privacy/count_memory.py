@@ -1,9 +1,9 @@
 """Memory of counts: a filter over released counts, and how a limit is spread over windows.
 
 The filter follows the share of open subjects that have the pattern: its usual course over a day,
-which history shows, and the deviation from it. Public events tell how many subjects are open. A
-released count corrects the deviation. How far counts surprise the filter tells how fast the
-deviation moves now, compared with history: its *scale*.
+which history shows, and the deviation from it. Public events determine how many subjects are open.
+A released count corrects the deviation. How far counts are from what the filter predicts shows how
+fast the deviation moves now, compared with history: its *scale*.
 
 A deviation may stay, or return to the usual course, and a new day may have another course. So there
 are several models of the same count. All of them are followed, and weighed by how well they predict
@@ -48,7 +48,7 @@ _DAY: Final = MICROSECONDS["d"]
 
 
 class FilterState(NamedTuple):
-    """What the filter of a count knows, `[model][group]`."""
+    """The state of a count's filter, `[model][group]`."""
 
     level: Floats
     """The deviation of the share from its usual course."""

@@ -174,7 +174,7 @@ class SampledEvidence:
 class WideEvidence(SampledEvidence):
     """Sampled evidence of a query that depends on more public patterns than its context.
 
-    Rows are evaluated by their *situation*: the context and the public atoms. A decoder knows
+    Rows are evaluated by their *situation*: the context and the public atoms. A decoder gets
     only the context.
     """
 

@@ -58,9 +58,9 @@ def split_epsilon(
     if it is among `from_answers`, it gets nothing. The others share what is left: all of it where
     nothing else is asked, and otherwise all but the `subject_share`.
     """
-    told = {query.name for query in spec.count_queries if query.share == 0}
+    shareless = {query.name for query in spec.count_queries if query.share == 0}
     sources = find_sources(spec)
-    free = {name for name in (*told, *from_answers) if sources.get(name) is not None}
+    free = {name for name in (*shareless, *from_answers) if sources.get(name) is not None}
     claims = _Claims(spec, subject_share, free)
     counts = {name: claims.counts[name] for name in spec.count_patterns}
     return EpsilonSplit(counts, claims.left, frozenset(free))

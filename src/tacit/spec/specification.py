@@ -91,7 +91,7 @@ def _write_optional_pattern(pattern: Pattern | None) -> str | None:
 if TYPE_CHECKING:
     PatternText: TypeAlias = Pattern
     OptionalPattern: TypeAlias = Pattern | None
-else:  # the tree's own types would only slow the start: `_read_pattern` knows them
+else:  # validating the tree's own types would only slow the start: `_read_pattern` does it
     _PATTERN_SCHEMA = WithJsonSchema(
         {"type": "string", "minLength": 1, "examples": ["SEQ(a, NOT b, c)"]}
     )
@@ -176,7 +176,7 @@ class Query(Config):
     times: OptionalPattern = None
     """How often this pattern occurs: the number of matches one after the other, up to `up_to`."""
     up_to: Annotated[int, Field(ge=1, le=MOST_VALUES)] | None = None
-    """The largest number that `times` tells; more matches count as this many."""
+    """The largest number that `times` reports; more matches count as this many."""
     count: OptionalPattern = None
     """The pattern to count instead: in how many subjects' windows it is detected."""
     by: Annotated[str, Field(min_length=1)] | None = None

@@ -288,14 +288,14 @@ class _SpecReader:
         line_column = None
         if field_error.offset and place.kind == "scalar":
             line_column = self.inside(place, *field_error.offset)
-            message = _PLACE.sub(lambda found: self.told(place, found), message)
+            message = _PLACE.sub(lambda found: self.locate_match(place, found), message)
         self.note(message, place, line_column)
 
     def inside(self, node: YamlNode, line: int, column: int) -> tuple[int, int]:
         """Return the place in the file of a place in a scalar's text."""
         return locate(node, self.text, _offset(node.text, line, column))
 
-    def told(self, node: YamlNode, found: re.Match[str]) -> str:
+    def locate_match(self, node: YamlNode, found: re.Match[str]) -> str:
         """Return a place in a pattern as a place in the file."""
         line, column = self.inside(node, int(found[1]), int(found[2]))
         return f"line {line}, column {column}"

@@ -177,7 +177,7 @@ class Panes:
             self._automaton.grow(ring.shape[1])
 
     def stages(self, masks: EventMasks, width: int, *, ahead: bool) -> bool:
-        """Return whether it is of use to find the presence of tuples before they are judged.
+        """Return whether presence can be found before tuples are judged.
 
         If it is not done `ahead`, by another thread, then only if few threads can insert the tuples
         later. All slots are below `width`.

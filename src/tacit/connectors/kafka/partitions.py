@@ -147,7 +147,7 @@ class _Columns:
 
 
 class PartitionFetcher:
-    """Fetches messages of the assigned partitions, and tells which of them are awaited.
+    """Fetches messages of the assigned partitions, and reports which of them are awaited.
 
     `offsets` are where a resumed run continues. `idle` is for how many seconds others wait for a
     partition that has no more messages. `alone` means that no other member of the group reads
@@ -381,7 +381,7 @@ _DENIED: Final = (
 
 
 def _read_committed(consumer: Consumer, partitions: list[TopicPartition]) -> Offsets:
-    """Return the group's offsets, as far as brokers tell them."""
+    """Return the group's offsets, as far as brokers report them."""
     with suppress(KafkaException):
         found = consumer.committed(partitions, timeout=_TIMEOUT)
         return {(one.topic, one.partition): one.offset for one in found}

@@ -1,7 +1,7 @@
 """Deliver answers to Kafka: one transaction per release.
 
 The same transaction commits the release's number as an offset of a consumer group that has no
-readers. So the broker itself knows the last release, and after a crash no release is delivered
+readers. So the broker itself stores the last release, and after a crash no release is delivered
 twice to consumers with isolation level read_committed.
 """
 

@@ -1,7 +1,7 @@
 """Read tuples from Kafka, as a consumer group; the run and not the group stores the position.
 
 Several readers may divide the partitions of a topic among each other (`take_share`). They do not
-join the group: each knows its partitions.
+join the group: each is given its partitions.
 
 Each partition is a sequence of its own: it has its own position, an offset, and its own watermark.
 Offsets are committed to the group when they are safe, for monitoring only: a resumed run does not

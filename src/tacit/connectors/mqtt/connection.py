@@ -40,7 +40,7 @@ _FINAL: Final = frozenset((0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x95, 0x9B))
 
 
 class Receiver(ABC):
-    """The callbacks of a connection; its thread calls all of them."""
+    """What a connection passes messages to, and asks for acknowledgements; by its own thread."""
 
     @abstractmethod
     def on_connect(self, client: Client, resumed: bool, properties: Properties | None) -> None:
@@ -61,6 +61,10 @@ class Receiver(ABC):
     @abstractmethod
     def is_full(self) -> bool:
         """Return whether reading should pause."""
+
+    @abstractmethod
+    def find_refusal(self) -> str | None:
+        """Return why the connection should end for good, or None."""
 
 
 class Connection:
@@ -111,11 +115,6 @@ class Connection:
         self._dropped = client
         self.wake()
 
-    def refuse(self, reason: str) -> None:
-        """Stop reconnecting; called by the thread."""
-        self._refusal = reason
-        self._stop.set()
-
     def close(self) -> None:
         """Write what is left, and disconnect."""
         self._stop.set()
@@ -123,6 +122,11 @@ class Connection:
         self._thread.join()
         self._waking.close()
         self._woken.close()
+
+    def _refuse(self, reason: str) -> None:
+        """Stop reconnecting."""
+        self._refusal = reason
+        self._stop.set()
 
     def _run(self) -> None:
         try:
@@ -178,7 +182,7 @@ class Connection:
             )
         except ssl.SSLCertVerificationError as error:
             if not self._known:
-                self.refuse(f"its certificate is not trusted: {error.verify_message}")
+                self._refuse(f"its certificate is not trusted: {error.verify_message}")
         except OSError as error:
             self._why = error.strerror or type(error).__name__
         else:
@@ -208,6 +212,8 @@ class Connection:
                     continue  # a reply to a ping could not be read either
                 if more or ready & selectors.EVENT_READ:
                     more = self._read(client, sock)
+                    if (reason := self._receiver.find_refusal()) is not None:
+                        self._refuse(reason)
                     self._receiver.on_idle()
                 if time.monotonic() - checked >= _TICK:
                     checked = time.monotonic()
@@ -280,7 +286,9 @@ class Connection:
         self._packets += 1
         if reason.is_failure:
             if not self._known and reason.value in _FINAL:
-                self.refuse(f"it refuses the connection: {reason}; check user, password and client")
+                self._refuse(
+                    f"it refuses the connection: {reason}; check user, password and client"
+                )
             self._why = str(reason)
             return
         if self._reported:
@@ -291,7 +299,7 @@ class Connection:
 
     def _on_disconnect(self, _client: Client, _: Any, flags: Any, reason: Any, __: Any) -> None:
         if flags.is_disconnect_packet_from_server and reason.value == _TAKEN_OVER:
-            self.refuse(
+            self._refuse(
                 f"another connection has taken over the session '{self.address.client}'; give each "
                 "run its own name with client="
             )

@@ -31,10 +31,11 @@ _OVERHEAD: Final = 256
 """The approximate bytes of a message besides its payload."""
 
 
-class Session(Receiver):
-    """The connection's thread adds messages, and the reader's thread takes them."""
+class Subscription(Receiver):
+    """The messages that a connection's thread adds, and a reader takes."""
 
-    def __init__(self, address: MqttAddress, options: MqttSourceOptions) -> None:
+    def __init__(self, place: str, options: MqttSourceOptions) -> None:
+        self._place = place
         self._options = options
         self._held = UnacknowledgedMessages()
         self._inbox: deque[Message] = deque()
@@ -43,18 +44,13 @@ class Session(Receiver):
         self._taken = 0
         self._settled = 0
         self._sessions = 0
+        self._refusal: str | None = None
         self.resumed: bool | None = None
         """Whether the broker knew the session at the last connection."""
         self.listening = 0.0
         """The time of the last confirmed subscription, by the monotonic clock."""
-        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = options.session
-        properties.ReceiveMaximum = options.receive
-        properties.MaximumPacketSize = options.largest
-        self._link = Connection(address, self, properties, clean=False)
-        self._link.start()
 
-    def gather(self) -> list[Message]:
+    def take(self) -> list[Message]:
         """Return the new messages, in order; an empty list after a while without any."""
         if not self._inbox:
             self._arrived.clear()
@@ -63,31 +59,20 @@ class Session(Receiver):
         if 0 < len(self._inbox) < MOST:
             time.sleep(_GATHER)
         messages = [self._inbox.popleft() for _ in range(min(len(self._inbox), MOST))]
-        if not messages:
-            self._check()
-            return messages
-        waiting = self.is_full()
         self._taken += sum([len(message.payload) for message in messages])
         self._taken += _OVERHEAD * len(messages)
-        if waiting:
-            self._link.wake()
         return messages
 
     def settle(self, count: int) -> None:
-        """Acknowledge messages up to this one: they are safe."""
+        """Let messages up to this one be acknowledged: they are safe."""
         self._settled = max(self._settled, count)
-        self._link.wake()
-
-    def close(self) -> None:
-        """Disconnect; the broker keeps the session."""
-        self._link.close()
 
     def on_connect(self, client: Client, resumed: bool, _: Properties | None) -> None:
         """Subscribe, also in a resumed session: the filter may be new."""
         if self._sessions and not resumed:
             log.warning(
                 "%s no longer had the session: the messages that it kept for it are lost",
-                self._link.address.place,
+                self._place,
             )
         self._sessions += 1
         self.resumed = resumed
@@ -128,21 +113,49 @@ class Session(Receiver):
         """Return whether too many bytes wait."""
         return self._received - self._taken > _ROOM
 
+    def find_refusal(self) -> str | None:
+        """Return why the broker refused the subscription, or None."""
+        return self._refusal
+
     def _on_subscribe(self, _client: Client, _: Any, __: int, reasons: Any, ___: Any) -> None:
         self.listening = time.monotonic()
         for reason in reasons:
             if reason.is_failure:
-                self._link.refuse(
-                    f"it refuses the subscription to {self._options.topics}: {reason}"
-                )
+                self._refusal = f"it refuses the subscription to {self._options.topics}: {reason}"
             elif reason.value < self._options.qos:
                 log.warning(
                     "%s grants only quality of service %d: messages in transit are lost in a crash",
-                    self._link.address.place,
+                    self._place,
                     reason.value,
                 )
 
-    def _check(self) -> None:
-        refusal = self._link.find_refusal()
-        if refusal is not None:
+
+class Session:
+    """A subscription, and the connection that receives its messages."""
+
+    def __init__(self, address: MqttAddress, options: MqttSourceOptions) -> None:
+        self.subscription = Subscription(address.place, options)
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = options.session
+        properties.ReceiveMaximum = options.receive
+        properties.MaximumPacketSize = options.largest
+        self._link = Connection(address, self.subscription, properties, clean=False)
+        self._link.start()
+
+    def gather(self) -> list[Message]:
+        """Return the new messages, in order; an empty list after a while without any."""
+        messages = self.subscription.take()
+        if messages:
+            self._link.wake()  # it may have stopped reading
+        elif (refusal := self._link.find_refusal()) is not None:
             raise SourceError(f"{self._link.address.place}: {refusal}")
+        return messages
+
+    def settle(self, count: int) -> None:
+        """Acknowledge messages up to this one: they are safe."""
+        self.subscription.settle(count)
+        self._link.wake()
+
+    def close(self) -> None:
+        """Disconnect; the broker keeps the session."""
+        self._link.close()

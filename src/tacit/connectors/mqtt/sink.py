@@ -99,7 +99,7 @@ class MqttSink(Sink):
             self._check()
 
     def _check(self) -> None:
-        refusal = self._link.find_refusal() or self._in_flight.refusal
+        refusal = self._link.find_refusal() or self._in_flight.find_refusal()
         if refusal is not None:
             raise SinkError(f"{self.name}: {refusal}")
 
@@ -128,7 +128,7 @@ class _InFlight(Receiver):
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.connection: _SinkConnection | None = None
-        self.refusal: str | None = None
+        self._refusal: str | None = None
 
     def on_connect(self, client: Client, _: bool, properties: Properties | None) -> None:
         """Store the broker's limits."""
@@ -155,8 +155,12 @@ class _InFlight(Receiver):
         """Return False: acknowledgements can always be read."""
         return False
 
+    def find_refusal(self) -> str | None:
+        """Return why the broker refused an answer, or None."""
+        return self._refusal
+
     def _published(self, connection: _SinkConnection, reason: Any) -> None:
         with self.changed:
             connection.waiting -= 1
             if reason.is_failure:
-                self.refusal = f"the broker refused an answer: {reason}"
+                self._refusal = f"the broker refused an answer: {reason}"

@@ -18,7 +18,7 @@ import pyarrow as pa
 from tacit.connectors.mqtt.address import MqttAddress, MqttSourceOptions
 from tacit.connectors.mqtt.connection import log
 from tacit.connectors.mqtt.messages import BatchRange, Message, MessageRows
-from tacit.connectors.mqtt.session import MOST, Session
+from tacit.connectors.mqtt.session import MOST, Session, Subscription
 from tacit.connectors.payloads import declared_types
 from tacit.events.streams import ColumnType
 from tacit.pipeline.sources import Batch, Rejected, Source
@@ -48,7 +48,7 @@ class MqttSource(Source):
     @property
     def listening(self) -> bool:
         """Whether the broker has confirmed the subscription."""
-        return self._session is not None and self._session.listening > 0
+        return self._session is not None and self._session.subscription.listening > 0
 
     def schema(self) -> pa.Schema:
         """Return an empty schema: payloads name their own columns."""
@@ -129,7 +129,7 @@ class MqttSource(Source):
         nothing = rows.read([])[0]
         gathered: list[Message] = []
         last_message = time.monotonic()
-        while not _complete(gathered, token, session, last_message):
+        while not _complete(gathered, token, session.subscription, last_message):
             # Without a token: the previous position stays valid, with its rows.
             yield Batch(nothing, 1, 0, self.name)
             fresh = session.gather()
@@ -168,19 +168,21 @@ class MqttSource(Source):
 
 
 def _complete(
-    gathered: Sequence[Message], token: BatchRange, session: Session, last_message: float
+    gathered: Sequence[Message],
+    token: BatchRange,
+    subscription: Subscription,
+    last_message: float,
 ) -> bool:
     """Return whether the broker has repeated all messages that it will repeat."""
-    if session.resumed is None:
+    if subscription.resumed is None:
         return False
-    if not session.resumed or any(not message.again for message in gathered):
+    if not subscription.resumed or any(not message.again for message in gathered):
         return True
     expected = set(token.messages.tolist()) - {0}
     if expected and expected <= {message.identity for message in gathered}:
         return True
-    return (
-        bool(session.listening) and time.monotonic() - max(last_message, session.listening) > _AGAIN
-    )
+    listening = subscription.listening
+    return bool(listening) and time.monotonic() - max(last_message, listening) > _AGAIN
 
 
 def sort_repeated(

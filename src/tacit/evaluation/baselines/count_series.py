@@ -161,7 +161,7 @@ def check_epsilon(epsilon: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AroundCourse:
-    """A published method on the deviations from the usual course of a day: it knows history too.
+    """A published method on the deviations from the usual course of a day: it uses history too.
 
     The method is the same, and so is its guarantee: the course comes from history. Differs from
     the publications, which have no history.

@@ -1,4 +1,4 @@
-"""A baseline that is told which event types are private."""
+"""A baseline that gets the list of private event types."""
 
 from __future__ import annotations
 

@@ -331,7 +331,7 @@ class Mechanism(ABC):
 
     def answer_tables(
         self,
-        query: int,  # noqa: ARG002 - a subclass knows
+        query: int,  # noqa: ARG002 - for subclasses
         panes: int,  # noqa: ARG002
     ) -> Iterable[AnswerTable]:
         """Return how the open answers to a query come about, context by context.

@@ -75,7 +75,7 @@ def _choose_rows(windows: Floats, draws: int) -> Whole:
 
 
 class DrawnParts:
-    """Parts as drawn symbols tell them; `literal` ones are true or false."""
+    """The probabilities of parts, given drawn symbols; `literal` ones are 0 or 1."""
 
     def __init__(self, contexts: Contexts, drawn: DrawnSymbols, *, literal: bool) -> None:
         self._contexts = contexts
@@ -92,7 +92,7 @@ class DrawnParts:
 
 
 class PriorParts:
-    """Parts as the prior tells them, without symbols."""
+    """The probabilities of parts by the prior, without symbols."""
 
     def __init__(self, readings: PriorReadings, signals: Words) -> None:
         self._readings = readings

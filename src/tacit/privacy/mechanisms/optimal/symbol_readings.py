@@ -1,7 +1,7 @@
 """Turn symbols about blocks of variables into answers and posteriors of parts.
 
 A symbol about a block, together with the prior of a group of contexts, gives a probability for
-each value of the block. What parts need to know of it, its *readings*, is a row of `chances`, and
+each value of the block. What parts need of it, its *readings*, is a row of `chances`, and
 its number is a *code*. Codes are stored from -2 downwards; -1 stands for no symbol.
 """
 
