@@ -12,16 +12,24 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.events.columns import freeze
 from tacit.kernels import compiled
 
 Ints: TypeAlias = NDArray[np.int64]
 
 
-@compiled
 def find_ranges(
     buckets: Ints, earliest: Ints, latest: Ints, their_buckets: Ints, their_times: Ints
 ) -> Ints:
     """Return for each row the range of rows in its bucket from `earliest` to `latest`."""
+    arrays = (buckets, earliest, latest, their_buckets, their_times)
+    return _find_ranges(*map(freeze, arrays))
+
+
+@compiled
+def _find_ranges(
+    buckets: Ints, earliest: Ints, latest: Ints, their_buckets: Ints, their_times: Ints
+) -> Ints:
     found = np.zeros((2, len(buckets)), np.int64)
     for row in range(len(buckets)):
         bucket, time, until = buckets[row], earliest[row], latest[row]
@@ -60,9 +68,13 @@ def iterate_pairs(found: Ints, most: int) -> Iterator[tuple[Ints, Ints]]:
         row, listed = stop, listed + len(left)
 
 
-@compiled
 def undominated(groups: Ints, values: NDArray[Any], greatest: bool) -> NDArray[np.bool_]:
     """Return which rows exceed (or are below) all earlier rows of their group."""
+    return _undominated(freeze(groups), freeze(values), greatest)
+
+
+@compiled
+def _undominated(groups: Ints, values: NDArray[Any], greatest: bool) -> NDArray[np.bool_]:
     keep = np.zeros(len(groups), np.bool_)
     best = 0
     for row in range(len(groups)):

@@ -214,7 +214,7 @@ class Clock:
             raise AssertionError("a wall clock must tick before it judges")
         return _judge(
             freeze(slots),
-            times,
+            freeze(times),
             since,
             begin,
             learning,

@@ -80,7 +80,7 @@ class Jumps:
         jump = self.future if self.alone else min(self.jump, self.future)
         enough = 2 if self.alone else IN_A_ROW
         limits = jump, self.future, enough, ended
-        slots, runs = freeze(slots), (extents.latest, extents.least)
+        times, slots, runs = freeze(times), freeze(slots), (extents.latest, extents.least)
         done, now = _judge(times, slots, front, *limits, *runs, np.empty(0, np.int32))
         if done != _REFUSALS:
             return int(done), int(now), slots

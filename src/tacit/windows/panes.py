@@ -212,7 +212,7 @@ class Panes:
         each, runs, slots, skips = verdicts.each, verdicts.runs, freeze(slots), NO_SKIPS
         if staged is not None:
             skips = staged.add_accepted(verdicts, begin, end, self._ring)
-        place = partial(_insert, slots, times, masks.codes, masks.table, each, runs, skips)
+        place = partial(_insert, slots, freeze(times), masks.codes, masks.table, each, runs, skips)
         parallel = end - begin >= _PARALLEL and self._workers.threads > 1
         if not self._has_ordered and self._presence:
             threads = min(self._workers.threads - 1, _MOST_RINGS)  # one reads ahead

@@ -42,7 +42,7 @@ class RunExtents:
         found = cls.allocate(len(times))
         # Without slots the loop reads a third less memory.
         read = slots[:0] if registered else slots
-        _measure(times, freeze(read), found.earliest, found.latest, found.least)
+        _measure(freeze(times), freeze(read), found.earliest, found.latest, found.least)
         return found
 
 
