@@ -9,7 +9,7 @@ import click
 
 from tacit.cli import options
 from tacit.cli.progress import show_progress
-from tacit.cli.report import check_refusals, check_times, format_occurrences
+from tacit.cli.run_summary import check_refusals, check_times, format_occurrences
 from tacit.cli.warm import compile_kernels
 
 if TYPE_CHECKING:

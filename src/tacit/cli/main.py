@@ -38,8 +38,6 @@ COMMANDS: Final = (
     "warm",
 )
 """The commands; each one is the object of this name in the module `tacit.cli.NAME`."""
-_MODULES: Final = {"report": "report_page"}
-"""Modules with another name than their command."""
 
 _ARGUMENTS: Final = "tacit.arguments"
 _CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -56,7 +54,7 @@ class LazyGroup(click.Group):
         """Import a command."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"tacit.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        module = import_module(f"tacit.cli.{cmd_name}")
         command: click.Command = getattr(module, cmd_name)
         return command
 

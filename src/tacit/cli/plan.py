@@ -13,7 +13,7 @@ import click
 
 from tacit.cli import options
 from tacit.cli.progress import show_progress
-from tacit.cli.report import check_refusals
+from tacit.cli.run_summary import check_refusals
 from tacit.cli.warm import compile_kernels
 from tacit.errors import OptionError, PlanError, SourceError
 from tacit.progress import scale_progress

@@ -12,7 +12,7 @@ import click
 
 from tacit.cli import options
 from tacit.cli.progress import show_progress
-from tacit.cli.report import (
+from tacit.cli.run_summary import (
     AnswerCounts,
     RunSummary,
     check_refusals,

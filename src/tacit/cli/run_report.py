@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, Final
 
-from tacit.cli.report import RunSummary
+from tacit.cli.run_summary import RunSummary
 from tacit.engines.setup import Place
 from tacit.pipeline.settlement import RunOutcome
 from tacit.planning.plan import Plan, describe_unit

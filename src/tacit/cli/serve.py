@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tacit.cli import options
-from tacit.cli.report import AnswerCounts, RunSummary
+from tacit.cli.run_summary import AnswerCounts, RunSummary
 from tacit.cli.warm import compile_kernels
 from tacit.errors import MissingExtraError
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tacit.answers.counts import count_schema
-from tacit.cli.report import AnswerCounts, RunSummary
+from tacit.cli.run_summary import AnswerCounts, RunSummary
 from tacit.connectors.openers import open_sink
 from tacit.engines.local import open_counts_sink
 from tacit.engines.setup import refuse_overwrite

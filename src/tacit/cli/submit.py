@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tacit.cli import options
-from tacit.cli.report import check_refusals, list_refusal_warnings
+from tacit.cli.run_summary import check_refusals, list_refusal_warnings
 from tacit.durations import parse_duration
 from tacit.quantities import count
 

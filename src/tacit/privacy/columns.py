@@ -5,7 +5,7 @@ exp(distance) times what another class has. The utility of a column is convex, s
 consists of extreme columns. If all classes are equally far apart, the extreme columns are known:
 exp(-distance to a set), for every set of classes. Otherwise, or if there are too many sets, columns
 are generated: for given decisions and dual prices, the best valid column is itself a small linear
-programme (see `pricing`).
+programme (see `column_generation`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from typing import TypeAlias
 import numpy as np
 
 from tacit.kernels import compiled
-from tacit.privacy.pricing import compute_gain, count_starts, find_columns, list_constraints
+from tacit.privacy.column_generation import (
+    compute_gain,
+    count_starts,
+    find_columns,
+    list_constraints,
+)
 from tacit.privacy.simplex import Floats, Indices, dual_prices, maximise, refactorise
 
 Mixture: TypeAlias = tuple[Floats, Floats, Indices, Floats, bool]

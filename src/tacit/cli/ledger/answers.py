@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tacit.cli import options
-from tacit.cli.report import format_time
+from tacit.cli.run_summary import format_time
 from tacit.errors import LedgerError, SinkError
 from tacit.quantities import count
 

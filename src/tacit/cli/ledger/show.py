@@ -12,7 +12,7 @@ import click
 
 from tacit.cli import options
 from tacit.cli.progress import show_spinner
-from tacit.cli.report import format_time
+from tacit.cli.run_summary import format_time
 from tacit.durations import format_duration
 from tacit.errors import OptionError
 from tacit.insight.tabular import align
