@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tacit.pipeline.times import format_time
 from tacit.quantities import count
 
 if TYPE_CHECKING:
@@ -159,16 +159,3 @@ def list_refusal_warnings(refusals: Refusals) -> list[str]:
     from tacit.pipeline.refusals import MOST
 
     return [str(refusals)] if refusals.exceed(MOST) else []
-
-
-def format_time(microseconds: int) -> str:
-    """Format a time as ISO 8601 in UTC, or as microseconds if it is outside the calendar.
-
-    >>> format_time(1_201_910_400_000_000)
-    '2008-02-02T00:00:00Z'
-    """
-    try:
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
-    except OverflowError:
-        return f"{microseconds} us"
-    return moment.isoformat().replace("+00:00", "Z")

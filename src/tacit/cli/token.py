@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tacit.cli import options
-from tacit.cli.run_summary import format_time
+from tacit.pipeline.times import format_time
 
 if TYPE_CHECKING:
     from tacit.service.tokens import TokenRecord

@@ -22,7 +22,7 @@ from tacit.patterns.conditions import (
     attributes,
 )
 from tacit.patterns.joins import undominated
-from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Seq, children
+from tacit.patterns.tree import And, Name, Not, Pattern, Repeat, Seq, children
 
 Names: TypeAlias = frozenset[str]
 
@@ -188,19 +188,6 @@ def bound(pattern: Pattern) -> Names:
             return frozenset()
         case _:
             return frozenset[str]().union(*map(bound, children(pattern)))
-
-
-def may_be_empty(pattern: Pattern) -> bool:
-    """Return whether a match may have no events, as that of a NOT."""
-    match pattern:
-        case Name():
-            return False
-        case Not():
-            return True
-        case Or(parts):
-            return any(map(may_be_empty, parts))
-        case _:
-            return all(map(may_be_empty, children(pattern)))
 
 
 def list_types(parts: Iterable[Pattern]) -> Names:

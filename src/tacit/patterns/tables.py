@@ -32,8 +32,8 @@ from tacit.patterns.needs import (
     list_aliases,
     list_types,
     list_values,
-    may_be_empty,
 )
+from tacit.patterns.simplification import may_be_empty
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Seq, Where, Within
 
 Conditions: TypeAlias = Sequence[Condition]

@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from tacit.cli import options
-from tacit.cli.run_summary import format_time
+from tacit.pipeline.times import format_time
 
 _SHOWN: Final = 100
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tacit.cli import options
-from tacit.cli.run_summary import format_time
 from tacit.errors import LedgerError, SinkError
+from tacit.pipeline.times import format_time
 from tacit.quantities import count
 
 if TYPE_CHECKING:

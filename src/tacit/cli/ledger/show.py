@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,10 +13,11 @@ import click
 
 from tacit.cli import options
 from tacit.cli.progress import show_spinner
-from tacit.cli.run_summary import format_time
 from tacit.durations import format_duration
 from tacit.errors import OptionError
 from tacit.insight.tabular import align
+from tacit.pipeline.times import format_time
+from tacit.privacy.exponentials import format_epsilon
 from tacit.quantities import count
 
 if TYPE_CHECKING:
@@ -83,16 +85,11 @@ def show_ledger(
         click.echo("\n".join(_format_statement(name, found)))
 
 
-def format_epsilon(amount: int) -> str:
-    """Format an amount of nano-epsilon as a decimal number.
-
-    >>> format_epsilon(20_000_000_000), format_epsilon(1), format_epsilon(2_500_000_000)
-    ('20', '0.000000001', '2.5')
-    """
+def _format_amount(amount: int) -> str:
+    """Format an amount of nano-epsilon as a decimal number."""
     from tacit.privacy.prices import NANO
 
-    whole, rest = divmod(amount, NANO)
-    return f"{whole}.{rest:09}".rstrip("0").rstrip(".")
+    return format_epsilon(Fraction(amount, NANO))
 
 
 def _format_statement(name: str, statement: Statement) -> Iterator[str]:
@@ -141,9 +138,9 @@ def _format_horizons(statement: Statement) -> Iterator[str]:
         limit = "no limit"
         if last.limit is not None:
             limit = (
-                f"at most {format_epsilon(last.limit)} in a horizon of {format_duration(length)}"
+                f"at most {_format_amount(last.limit)} in a horizon of {format_duration(length)}"
             )
-        cost = f"{format_epsilon(last.amount)} for a window" if last.amount else "nothing charged"
+        cost = f"{_format_amount(last.amount)} for a window" if last.amount else "nothing charged"
         yield from ("", f"{private}: {cost}, {limit}")
         yield from align(
             [
@@ -163,17 +160,17 @@ def _list_headings(statement: Statement) -> tuple[str, ...]:
 
 
 def _format_horizon(statement: Statement, horizon: Horizon) -> tuple[str, ...]:
-    left = "no limit" if horizon.left is None else format_epsilon(horizon.left)
+    left = "no limit" if horizon.left is None else _format_amount(horizon.left)
     if statement.subject is not None:
         exhausted = "yes" if horizon.exhausted else "no"
         windows = (f"{horizon.asked:,}", f"{horizon.free:,}")
-        spent = format_epsilon(horizon.spent)
+        spent = _format_amount(horizon.spent)
         return (_format_local(horizon.start), *windows, spent, left, exhausted)
     numbers = (
         f"{horizon.subjects:,}",
         f"{horizon.asked:,}",
         f"{horizon.free:,}",
-        format_epsilon(horizon.spent),
+        _format_amount(horizon.spent),
         left,
         f"{horizon.exhausted:,}",
     )
@@ -188,7 +185,7 @@ def _format_local(moment: int) -> str:
 def _format_next(statement: Statement, last: Horizon) -> str:
     if last.limit is None:
         return "There is no limit."
-    limit = f"{format_epsilon(last.limit)} again"
+    limit = f"{_format_amount(last.limit)} again"
     if last.allowed is not None:
         limit += f", enough for {count(last.allowed, 'window')} of this cost"
     if not last.exhausted:
@@ -208,7 +205,7 @@ def _format_entries(entries: tuple[Entry, ...]) -> Iterator[str]:
             entry.private,
             format_time(entry.first),
             f"{entry.windows:,}",
-            format_epsilon(entry.amount),
+            _format_amount(entry.amount),
             f"{entry.release:,}",
             format_time(entry.committed),
         )
