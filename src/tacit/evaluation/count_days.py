@@ -35,6 +35,8 @@ QUERIES: Final = ("free_taxi", "cruising", "centre_rank")
 _DAY: Final = 144
 """Windows of 10 minutes."""
 _CENTRE: Final = (116.34, 39.88, 116.44, 39.96)
+_PAST: Final = 3
+"""The days of T-Drive that are history."""
 _FAST: Final = tuple(
     Fast(share=share, theta=theta, target=target)
     for share in (0.1, 0.25, 0.5, 1.0)
@@ -132,7 +134,7 @@ def generate_series(taxis: int, past: int, days: int, seed: int) -> list[CountSe
     ]
 
 
-def read_tdrive(path: Any, past: int = 3) -> CountSeries:
+def read_tdrive(path: Any) -> CountSeries:
     """Count the taxis of T-Drive in the centre, on its whole days."""
     west, south, east, north = _CENTRE
     frame = pl.read_parquet(path).with_columns(pl.col("ts").dt.replace_time_zone(None))
@@ -150,10 +152,10 @@ def read_tdrive(path: Any, past: int = 3) -> CountSeries:
     last: datetime = counted["window_start"][-1]
     start = first.replace(hour=0, minute=0) + timedelta(days=1)
     days = (last - start).days
-    if days <= past:
-        raise SourceError(f"{path} has {days} whole days; more than {past} are needed")
+    if days <= _PAST:
+        raise SourceError(f"{path} has {days} whole days; more than {_PAST} are needed")
     subjects = frame["taxi_id"].n_unique()
-    return CountSeries("T-Drive", subjects, "in the centre", _fill(counted, start, days), past)
+    return CountSeries("T-Drive", subjects, "in the centre", _fill(counted, start, days), _PAST)
 
 
 def _fill(counted: pl.DataFrame, start: Any, days: int) -> Floats:

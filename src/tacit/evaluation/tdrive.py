@@ -103,9 +103,7 @@ class TDrive:
         return "\n".join(parts)
 
 
-def read_tdrive(
-    path: str | PathLike[str], *, box: Box = MUNICIPALITY, fastest: float = FASTEST
-) -> TDrive:
+def read_tdrive(path: str | PathLike[str]) -> TDrive:
     """Read and clean reports from the release's folder of text files, or from a Parquet file.
 
     Lines that are not reports are listed in the result. Raises SourceError if there is no report.
@@ -114,7 +112,7 @@ def read_tdrive(
     if not path.exists():
         raise SourceError(f"{path} does not exist. {_ABOUT}")
     if not path.is_dir():
-        reports, cleaning = clean(_read_parquet(path), box=box, fastest=fastest)
+        reports, cleaning = clean(_read_parquet(path))
         return TDrive(reports, cleaning)
     files = sorted(
         (file for file in path.rglob("*.txt") if file.stem.isdecimal()),
@@ -129,7 +127,7 @@ def read_tdrive(
     if not raw.height:
         found = _format_places(broken) if broken.height else "all files are empty"
         raise SourceError(f"{path} has no readable report: {found}. {_ABOUT}")
-    reports, cleaning = clean(raw, box=box, fastest=fastest)
+    reports, cleaning = clean(raw)
     names = tuple(str(file.relative_to(path)) for file in empty)
     return TDrive(reports, cleaning, len(files), names, broken)
 
@@ -149,9 +147,7 @@ def select_taxis(reports: pl.DataFrame, part: TaxiPart) -> pl.DataFrame:
     return reports.filter(pl.col("taxi_id") % 2 == (part == "tuning"))
 
 
-def clean(
-    reports: pl.DataFrame, *, box: Box = MUNICIPALITY, fastest: float = FASTEST
-) -> tuple[pl.DataFrame, Cleaning]:
+def clean(reports: pl.DataFrame, *, box: Box = MUNICIPALITY) -> tuple[pl.DataFrame, Cleaning]:
     """Clean reports by the rules of `Cleaning` and sort them by time."""
     west, south, east, north = box
     there = pl.col("taxi_id").is_not_null() & pl.col("ts").is_not_null()
@@ -161,7 +157,7 @@ def clean(
     certain = inside.filter(~pl.struct("taxi_id", "ts").is_duplicated()).sort("taxi_id", "ts")
     seconds = certain["ts"].dt.timestamp("us").to_numpy() / 1e6
     lon, lat = certain["lon"].to_numpy(), certain["lat"].to_numpy()
-    driven = _find_reachable(certain["taxi_id"].to_numpy(), seconds, lon, lat, fastest / 3.6)
+    driven = _find_reachable(certain["taxi_id"].to_numpy(), seconds, lon, lat, FASTEST / 3.6)
     kept = certain.filter(pl.Series(driven)).sort("ts", "taxi_id")
     sizes = [frame.height for frame in (reports, distinct, inside, certain, kept)]
     gone = (before - after for before, after in pairwise(sizes))

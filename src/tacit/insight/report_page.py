@@ -105,13 +105,10 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def report(
-    *places: str | os.PathLike[str], subject: str | None = None, now: datetime | None = None
-) -> ReportPage:
+def report(*places: str | os.PathLike[str], subject: str | None = None) -> ReportPage:
     """Make a page about a plan, a ledger, or both; with `subject`, about that subject alone.
 
-    `places` are the file of a plan, and the file or URL of a ledger, in any order. `now` is the
-    time that the page states.
+    `places` are the file of a plan, and the file or URL of a ledger, in any order.
     """
     plans = [os.fspath(place) for place in places if _is_plan(place)]
     ledgers = [os.fspath(place) for place in places if not _is_plan(place)]
@@ -119,7 +116,7 @@ def report(
         raise OptionError("a report is about one plan, one ledger, or one of each")
     if subject is not None and not ledgers:
         raise OptionError("a statement of a subject needs a ledger")
-    made = (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC")
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     if subject is not None:
         page = ReportPage(f"Statement for {subject}", f"Made on {made}, from a ledger of Tacit.")
     else:

@@ -122,12 +122,10 @@ def find_private_atoms(pattern: Pattern, private: AbstractSet[str]) -> tuple[Pat
     return _place_atoms(pattern, private)[0]
 
 
-def list_atoms(
-    pattern: Pattern, private: AbstractSet[str], most: int = MOST_VARIABLES
-) -> tuple[Pattern, ...]:
+def list_atoms(pattern: Pattern, private: AbstractSet[str]) -> tuple[Pattern, ...]:
     """Return the atoms of the variables that `find_residual` finds."""
     atoms = find_private_atoms(lift_booleans(pattern), private)
-    return atoms if len(atoms) <= most else (pattern,)
+    return atoms if len(atoms) <= MOST_VARIABLES else (pattern,)
 
 
 def _substitute(

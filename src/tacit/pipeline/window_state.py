@@ -186,11 +186,11 @@ class WindowState:
         ranked = pc.sort_indices(names).to_numpy().astype(np.int64)
         self.order = ranked[self.since[ranked] < NEVER]
 
-    def make_room(self, since: int = NEVER) -> None:
+    def make_room(self) -> None:
         """Add a slot for every new subject in the registry."""
         new = len(self.subjects) - len(self.since)
         if new:
-            self.since = np.concatenate([self.since, np.full(new, since, dtype=np.int64)])
+            self.since = np.concatenate([self.since, np.full(new, NEVER, dtype=np.int64)])
             self.settled = False
             self.panes.grow(len(self.subjects))
 
