@@ -176,7 +176,7 @@ def test_some_unreadable_times_do_not_hide_the_column_of_times(
         ("%d-%m-%Y %H:%M", 20, False),
     ],
 )
-def test_day_and_month_are_told_apart_by_all_rows_and_doubts_are_told(
+def test_day_and_month_are_told_apart_by_all_rows_and_doubts_are_reported(
     written: str, days: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first thousand rows are of the first days of March, which can be read both ways."""
@@ -191,7 +191,7 @@ def test_day_and_month_are_told_apart_by_all_rows_and_doubts_are_told(
     assert ("could also be read as" in drafted.stdout) == told
 
 
-def test_days_without_a_time_of_day_are_told(
+def test_days_without_a_time_of_day_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

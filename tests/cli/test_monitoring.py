@@ -191,7 +191,7 @@ def test_what_is_for_runs_that_last_needs_a_ledger(option: str, tmp_path: Path) 
     assert f"{option} needs --ledger" in shown.output
 
 
-def test_a_wrong_address_for_metrics_is_told(tmp_path: Path) -> None:
+def test_a_wrong_address_for_metrics_is_reported(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     ledger = tmp_path / "spent.db"
     arguments = ["x.csv", "--ledger", str(ledger), "--metrics", "nowhere"]

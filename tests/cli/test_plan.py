@@ -59,7 +59,7 @@ def test_a_query_that_touches_nothing_private_is_exact(spec: Path, history: Path
 
 
 @pytest.mark.parametrize("mechanism", ["uniform", "adaptive"])
-def test_the_epsilon_of_every_element_is_told_exactly(
+def test_the_epsilon_of_every_element_is_reported_exactly(
     spec: Path, history: Path, mechanism: str
 ) -> None:
     """And adds up to at most the pattern's own."""
@@ -284,7 +284,7 @@ def test_a_plan_that_cannot_be_written_leaves_nothing(spec: Path, history: Path)
     assert sorted(path.name for path in spec.parent.iterdir()) == ["history.csv", "spec.yaml"]
 
 
-def test_what_happens_past_a_limit_is_told(spec: Path, history: Path) -> None:
+def test_what_happens_past_a_limit_is_reported(spec: Path, history: Path) -> None:
     """How many windows it allows, and without memory what to expect of the prior alone."""
     limited = SPEC.replace("epsilon: 2", "epsilon: 2, limit: 20 per day") + "memory: false\n"
     assert "limit" not in tacit("plan", spec, "--history", history).stdout
@@ -304,7 +304,7 @@ def test_what_happens_past_a_limit_is_told(spec: Path, history: Path) -> None:
 
 
 @pytest.mark.soak
-def test_what_a_limit_gives_with_memory_is_told(spec: Path, history: Path) -> None:
+def test_what_a_limit_gives_with_memory_is_reported(spec: Path, history: Path) -> None:
     """Over whole days, as windows are paid for; and against other limits."""
     spec.write_text(SPEC.replace("epsilon: 2", "epsilon: 2, limit: 20 per day"))
     told = json.loads(tacit("plan", spec, "--history", history, "--json", "--curve").stdout)

@@ -90,7 +90,7 @@ def test_answers_flow_to_standard_output(
     assert "For the operator only" in shown.stderr
 
 
-def test_a_plan_is_needed_and_the_way_to_it_is_told(spec: Path, source: Path) -> None:
+def test_a_plan_is_needed_and_the_way_to_it_is_reported(spec: Path, source: Path) -> None:
     shown = tacit("run", spec, source)
     assert shown.exit_code == 6
     assert "tacit plan SPEC --history SOURCE -o PLAN" in shown.stderr

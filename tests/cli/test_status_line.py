@@ -30,7 +30,7 @@ def test_the_line_tells_rate_lag_windows_refusals_and_the_next_close() -> None:
     )
 
 
-def test_what_waits_for_sinks_and_who_has_reached_a_limit_is_told_if_there_is_any() -> None:
+def test_what_waits_for_sinks_and_who_has_reached_a_limit_is_reported_if_there_is_any() -> None:
     assert "undelivered" not in str(StatusLine(RunStatus()))
     said = str(StatusLine(RunStatus(PublicStatus(undelivered=1, exhausted=2))))
     assert "1 release undelivered · 2 subjects not paying" in said
@@ -40,7 +40,7 @@ def test_until_all_sources_are_connected_the_line_says_just_that() -> None:
     assert str(StatusLine(RunStatus(connecting=True))) == "connecting to the sources ..."
 
 
-def test_a_slow_ledger_is_told() -> None:
+def test_a_slow_ledger_is_reported() -> None:
     assert "commits" not in str(StatusLine(RunStatus(commit_seconds=0.1)))
     assert "commits take 1.5 s" in str(StatusLine(RunStatus(commit_seconds=1.5)))
 
@@ -59,7 +59,7 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     assert str(line).startswith("0 tuples/s")
 
 
-def test_times_ahead_of_the_clock_are_told() -> None:
+def test_times_ahead_of_the_clock_are_reported() -> None:
     status = RunStatus(newest=(DAY + 3600) * 1_000_000)
     assert "1 h 0 min ahead of the clock" in str(StatusLine(status, now=lambda: float(DAY)))
 

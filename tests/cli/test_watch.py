@@ -111,7 +111,7 @@ def test_a_process_that_would_be_ended_by_the_signal_is_left_alone() -> None:
     assert "is not running" in ReloadSignal(str(sleeper.pid))()
 
 
-def test_a_file_without_a_process_number_is_told(tmp_path: Path) -> None:
+def test_a_file_without_a_process_number_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text("soon")
     assert "holds no process id" in ReloadSignal(str(tmp_path / "pid"))()
     assert "holds no process id" in ReloadSignal(str(tmp_path / "missing"))()

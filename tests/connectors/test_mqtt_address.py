@@ -109,7 +109,7 @@ def test_a_mistake_in_a_url_says_what_is_expected(rest: str, message: str) -> No
         open_source(f"mqtt://{rest}")
 
 
-def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_certificates_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="certificates cannot be read"):
         open_source(f"mqtts://host/a?ca={tmp_path}/none.pem")
     with pytest.raises(SourceError, match="cert="):

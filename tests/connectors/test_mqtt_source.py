@@ -423,7 +423,7 @@ def test_memory_is_bounded_while_nobody_reads(
         until(lambda: bool(flow.step()) and flow.numbers[-1:] == [7], "gone on")
 
 
-def test_two_runs_under_one_name_are_told(
+def test_two_runs_under_one_name_are_reported(
     broker: Mosquitto, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"{topic}?{COLUMNS}"

@@ -216,7 +216,7 @@ def test_a_sample_shows_the_types_of_columns(tmp_path: Path, name: str) -> None:
         ("", "name:type"),
     ],
 )
-def test_mistakes_in_columns_are_told(text: str, message: str) -> None:
+def test_mistakes_in_columns_are_reported(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_types(text)
 

@@ -84,7 +84,7 @@ def test_a_geojson_path_starts_at_the_given_folder(tmp_path: Path) -> None:
     assert shape.contains(np.array([0.5, 1.5]), np.array([0.5, 1.5])).tolist() == [True, False]
 
 
-def test_a_geojson_file_that_is_missing_or_broken_is_told(tmp_path: Path) -> None:
+def test_a_geojson_file_that_is_missing_or_broken_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot read the GeoJSON file"):
         Area(geojson="none.geojson").shape(tmp_path)
     for content in (b"{", b"\xff\xfe", b"[]", b"[" * 100_000):

@@ -326,7 +326,7 @@ def test_every_missing_column_is_named_with_its_event_type_and_the_nearest_name(
         ({"inside": "home"}, "must be a number"),
     ],
 )
-def test_unfit_types_are_told_before_the_run(event: dict[str, Any], part: str) -> None:
+def test_unfit_types_are_reported_before_the_run(event: dict[str, Any], part: str) -> None:
     ours = extractor({"slow": event}, {"home": Area(box=(0, 0, 1, 1))})
     schema = {"taxi": pa.int64(), "ts": pa.int64(), "speed": pa.float64(), "place": pa.string()}
     with pytest.raises(SchemaError, match=part):

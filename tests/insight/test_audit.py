@@ -154,7 +154,7 @@ def furthest(component: Component, context: Context, elements: frozenset[str]) -
         ({"AND(a, b, c, d, e)": "2"}, SINGLE | {"pair": "AND(a, e)"}),
     ],
 )
-def test_no_two_windows_can_be_told_apart_by_more_than_is_told(
+def test_no_two_windows_can_be_told_apart_by_more_than_is_stated(
     private: dict[str, str], queries: dict[str, str]
 ) -> None:
     """Compared with all pairs of windows; where a context has one draw, it is exactly that."""

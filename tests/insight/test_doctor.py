@@ -378,7 +378,7 @@ def test_answers_go_to_a_broker_from_a_ledger_alone(tmp_path: Path) -> None:
 # The ledger
 
 
-def test_where_nobody_counts_it_is_told(tmp_path: Path) -> None:
+def test_where_nobody_counts_it_is_reported(tmp_path: Path) -> None:
     only(examine(a_run(written(tmp_path, SPEC))), "ledger", "warning")
 
 
@@ -550,7 +550,7 @@ def test_a_clock_that_nobody_keeps_matters_where_windows_go_by_it(
     assert "NTP" in only(examine(a_run(spec)), "clock", "warning")
 
 
-def test_another_time_zone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_time_zone_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     time.tzset()
     try:
@@ -571,7 +571,7 @@ def test_open_doors_are_found(whole: Any) -> None:
     assert f"chmod o-w {whole.plan}" in found[2][1]
 
 
-def test_what_is_not_installed_is_told_once(
+def test_what_is_not_installed_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "find_spec", lambda _: None)

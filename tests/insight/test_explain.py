@@ -107,7 +107,7 @@ def test_the_windows_until_99_to_1_are_the_first_that_could_reach_it(epsilon: Fr
         assert Decimal(fewer.numerator) / fewer.denominator < needed
 
 
-def test_the_example_is_told_in_plain_words() -> None:
+def test_the_example_is_reported_in_plain_words() -> None:
     """For each private pattern what epsilon means, for each query what touches it and why."""
     text = said(explain(load(TAXI)))
     assert "SEQ(at_hospital, parked)" in text
@@ -143,7 +143,7 @@ def test_lines_are_short_and_the_same_each_time() -> None:
         assert told == explain(spec)
 
 
-def test_the_promise_is_told_in_the_words_of_the_guarantee() -> None:
+def test_the_promise_is_reported_in_the_words_of_the_guarantee() -> None:
     page = (ROOT / "docs/guarantee.md").read_text("utf-8")
     plain = " ".join(re.sub(r"^> ?|\*(?=\S)|(?<=\S)\*", "", page, flags=re.MULTILINE).split())
     for line in PROMISED:
@@ -255,7 +255,9 @@ def test_groups_are_those_of_the_policies(spec: Specification) -> None:
         ("SEQ(a, b)", "always", ()),
     ],
 )
-def test_where_a_query_is_noisy_is_told(query: str, where: str, signals: tuple[str, ...]) -> None:
+def test_where_a_query_is_noisy_is_reported(
+    query: str, where: str, signals: tuple[str, ...]
+) -> None:
     private = ["pattern: 'AND(a, b)', epsilon: 1"]
     found = only(explain(written(private, {"q": query})), "q")
     assert (found.open, found.signals) == (where, signals)
@@ -309,7 +311,7 @@ def test_a_query_is_noisy_exactly_where_private_events_can_change_it(query: Patt
         ("AND(a, SEQ(c, d))", ()),
     ],
 )
-def test_what_a_query_asks_beyond_presence_is_told(query: str, asked: tuple[str, ...]) -> None:
+def test_what_a_query_asks_beyond_presence_is_reported(query: str, asked: tuple[str, ...]) -> None:
     """With what literal reading makes of it, where that is how answers are read."""
     private, queries = ["pattern: 'AND(a, b)', epsilon: 1"], {"q": query}
     words = {"order": "a random time", "number": "two or more", "attributes": "count as met"}
@@ -322,7 +324,7 @@ def test_what_a_query_asks_beyond_presence_is_told(query: str, asked: tuple[str,
             assert (word in said(told)) == (literal and name in asked)
 
 
-def test_nothing_private_and_nothing_asked_are_told_too() -> None:
+def test_nothing_private_and_nothing_asked_are_reported_too() -> None:
     plain = "streams: {s: {subject: who, time: at}}\nwindows: {size: 1 h}\nevents: {a: {stream: s}}"
     text = said(explain(loads(plain)))
     assert "Nothing is declared private: all answers are exact." in text
@@ -410,7 +412,7 @@ queries: [{name: jam, consumer: city, pattern: "AND(slow, clinic)"}]
         ("", "1 per minute", (1, 1), "enough for every window, so it is never reached."),
     ],
 )
-def test_a_limit_is_told_in_windows(
+def test_a_limit_is_reported_in_windows(
     slide: str, limit: str, allowed: tuple[int, int], text: str
 ) -> None:
     told = explain(loads(LIMITED % (slide, limit)))
@@ -429,7 +431,7 @@ def test_a_limit_is_told_in_windows(
         (", slide: 5 min", "1 per 5 min", 3, "Windows of up to 3 limits see them."),
     ],
 )
-def test_a_limit_is_told_as_odds_for_all_of_its_horizon(
+def test_a_limit_is_reported_as_odds_for_all_of_its_horizon(
     slide: str, limit: str, epsilon: float, text: str
 ) -> None:
     told = explain(loads(LIMITED % (slide, limit)))
@@ -465,7 +467,7 @@ def test_three_windows_or_occurrences_may_touch_three_horizons() -> None:
         ("mechanism: uniform\n", "every", "On every open window until it is reached."),
     ],
 )
-def test_how_a_limit_is_spent_is_told(more: str, spend: str, text: str) -> None:
+def test_how_a_limit_is_spent_is_reported(more: str, spend: str, text: str) -> None:
     told = explain(loads(LIMITED % ("", "20 per day") + more))
     assert told.to_dict()["private"][0]["spend"] == spend
     assert text in said(told)

@@ -124,7 +124,7 @@ def test_where_windows_slide_odds_are_about_an_occurrence(tmp_path: Path) -> Non
     assert "50:50 about one window" not in text
 
 
-def test_a_changed_ledger_is_told(folder: Path, tmp_path: Path) -> None:
+def test_a_changed_ledger_is_reported(folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / "spent.db"
     shutil.copy(folder / "spent.db", copy)
     with sqlite3.connect(copy) as connection:

@@ -169,7 +169,7 @@ def test_slow_200_times_needs_200_events(together: int) -> None:
     assert found[:, 1].any() == (together > 1)
 
 
-def test_a_type_that_occurs_twice_at_once_is_told() -> None:
+def test_a_type_that_occurs_twice_at_once_is_reported() -> None:
     found = chains("SEQ(a, b)") or []
     lists = event_lists(
         [[Tuple(0, frozenset("a")), Tuple(0, frozenset("ab"))], [Tuple(0, frozenset("ab"))]], TYPES

@@ -199,7 +199,7 @@ def test_constants_and_columns_are_printed_without_loss(value: Any, column: str)
         ("a p WHERE p.v < 1e999)", 1, 17, "too large"),
     ],
 )
-def test_a_slip_is_told_with_its_place(text: str, line: int, column: int, words: str) -> None:
+def test_a_slip_is_reported_with_its_place(text: str, line: int, column: int, words: str) -> None:
     with pytest.raises(PatternError) as caught:
         parse_pattern(text)
     assert (caught.value.line, caught.value.column) == (line, column)

@@ -52,7 +52,7 @@ def test_a_name_stands_for_its_tree_as_if_written_there() -> None:
     )
 
 
-def test_an_unknown_name_is_told_with_the_nearest_known_one() -> None:
+def test_an_unknown_name_is_reported_with_the_nearest_known_one() -> None:
     assert mistakes(parked="a", p="SEQ(parkd, zzz)") == [
         ("p", "parkd", "'parkd' is neither an event nor a pattern. Did you mean 'parked'?"),
         (
@@ -79,7 +79,7 @@ def test_what_a_broken_pattern_breaks_is_not_told_again() -> None:
         names.resolve(parse_pattern("SEQ(q, a)"))
 
 
-def test_all_mistakes_of_a_query_are_told_with_its_name() -> None:
+def test_all_mistakes_of_a_query_are_reported_with_its_name() -> None:
     names = Names({}, EVENTS)
     found = names.check(parse_pattern("SEQ(d, e, a p, b p) WHERE q.v > 1"), "jam")
     assert [(mistake.pattern, mistake.word) for mistake in found] == [
@@ -169,7 +169,7 @@ def test_aliases_that_every_match_binds_are_fine(text: str) -> None:
         ("SEQ(c, NOT (a p WHERE p.v > 1)) WHERE p.v > 1", "p", "outside NOT and repetition"),
     ],
 )
-def test_a_wrong_alias_is_told(text: str, word: str, fragment: str) -> None:
+def test_a_wrong_alias_is_reported(text: str, word: str, fragment: str) -> None:
     found = check_aliases(parse_pattern(text))
     assert [mistake.word for mistake in found] == [word]
     assert fragment in found[0].message

@@ -205,7 +205,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_mistake_is_told_with_its_place(case: str, tmp_path: Path) -> None:
+def test_a_mistake_is_reported_with_its_place(case: str, tmp_path: Path) -> None:
     text, line, column, fragment = CASES[case]
     found = mistakes(text, tmp_path)
     places = [(mistake.line, mistake.column) for mistake in found if fragment in mistake.message]

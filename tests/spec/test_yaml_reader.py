@@ -31,7 +31,7 @@ def test_the_example_is_read_with_all_its_parts() -> None:
     assert spec.checked() is spec
 
 
-def test_all_mistakes_are_told_at_once_in_order_of_place() -> None:
+def test_all_mistakes_are_reported_at_once_in_order_of_place() -> None:
     text = """\
 streams: {gps: {subject: taxi, tme: ts}}
 windows: {size: 10}
@@ -118,7 +118,7 @@ def test_any_number_of_queries_is_read_in_seconds(size: int) -> None:
     assert time.process_time() - begin < 20
 
 
-def test_ten_thousand_mistakes_are_told_in_seconds() -> None:
+def test_ten_thousand_mistakes_are_reported_in_seconds() -> None:
     events = "".join(f"  event_{number}: {{stream: gps}}\n" for number in range(200))
     queries = "".join(
         f"  - {{name: q{n}, consumer: c, pattern: evnt_{n}}}\n" for n in range(10_000)
@@ -174,7 +174,7 @@ def test_an_anchor_may_be_used_again() -> None:
 
 
 @pytest.mark.parametrize("make", ["missing", "folder", "binary", "utf16", "nul"])
-def test_a_file_that_holds_no_text_is_told_by_name(make: str, tmp_path: Path) -> None:
+def test_a_file_that_holds_no_text_is_reported_by_name(make: str, tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     match make:
         case "folder":
