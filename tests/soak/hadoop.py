@@ -66,7 +66,7 @@ class Hadoop:
         self._wait_for(
             self._web,
             query,
-            lambda found: [one["NumLiveDataNodes"] for one in found["beans"]] == [1],
+            lambda found: found["beans"][0]["NumLiveDataNodes"] == 1,
         )
 
     def start_yarn(self) -> None:
@@ -99,6 +99,9 @@ class Hadoop:
     def _configure(self) -> None:
         for name in ("conf", "log"):
             (self.folder / name).mkdir()
+        logging = "log4j.rootLogger=INFO,console\nlog4j.appender.console=org.apache.log4j."
+        logging += "ConsoleAppender\nlog4j.appender.console.layout=org.apache.log4j.SimpleLayout\n"
+        (self.folder / "conf" / "log4j.properties").write_text(logging)
         scheduler = "yarn.scheduler.capacity."
         self._write("core", {"fs.defaultFS": self.url, "hadoop.tmp.dir": self.folder / "tmp"})
         self._write(
@@ -179,7 +182,7 @@ class Hadoop:
                 with urllib.request.urlopen(f"http://localhost:{port}/{path}", timeout=10) as page:
                     if ready(json.load(page)):
                         return
-            except (OSError, ValueError):
+            except (OSError, ValueError, LookupError):  # it is starting
                 pass
             assert time.monotonic() < deadline, path
             assert all(server.poll() is None for server in self._servers), path
