@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -75,8 +76,8 @@ class Hadoop:
         self._start(f"{_YARN}.nodemanager.NodeManager")
         self._wait_for(
             self._cluster,
-            "ws/v1/cluster/metrics",
-            lambda found: found["clusterMetrics"]["activeNodes"] == 1,
+            "ws/v1/cluster/nodes",
+            lambda found: found["nodes"][0]["state"] == "RUNNING",
         )
 
     def close(self) -> None:
@@ -132,7 +133,7 @@ class Hadoop:
                 "yarn.nodemanager.vmem-check-enabled": "false",
                 "yarn.nodemanager.env-whitelist": f"JAVA_HOME,PATH,HADOOP_CONF_DIR,{MARK}",
                 "yarn.scheduler.minimum-allocation-mb": 128,
-                "yarn.application.classpath": self._client.replace(":", ","),
+                "yarn.application.classpath": f"$HADOOP_CONF_DIR:{self._client}".replace(":", ","),
             },
         )
         self._write(
@@ -195,6 +196,8 @@ class YarnSession(StandaloneCluster):
     def __init__(self, hadoop: Hadoop, *, slots: int = 2) -> None:
         self._hadoop = hadoop
         super().__init__(taskmanagers=0, slots=slots)
+        for name in ("log4j.properties", "log4j-session.properties"):
+            shutil.copy(flink_home() / "conf" / name, self.folder / "conf")
         settings = self.folder / "conf" / "config.yaml"
         # YARN chooses a port if none is given like this.
         settings.write_text(f'{settings.read_text()}rest.bind-port: "{self.port}"\n')

@@ -31,7 +31,7 @@ from tacit.ledger.drafts import ReleaseDraft
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.delivery import Delivery
 
-_READ_SECONDS: Final = 0.1
+_READ_SECONDS: Final = 0.05
 """Seconds between two reads of the staged files."""
 _ROOM_SECONDS: Final = 1.0
 """Seconds to wait for a slow sink at a time."""

@@ -25,7 +25,7 @@ from tacit.pipeline.status import PublicStatus
 from tacit.planning.plan import Plan
 from tacit.quantities import count
 
-_READ_SECONDS: Final = 0.1
+_READ_SECONDS: Final = 0.05
 """Seconds between two reads of the status."""
 _REQUEST_SECONDS: Final = 1.0
 """Seconds between two requests to the cluster."""
