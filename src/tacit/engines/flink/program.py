@@ -17,6 +17,7 @@ and lines are text. PyFlink's default, pickle, is not used: decoding a pickle ca
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -154,6 +155,7 @@ def _job(root: str) -> ShardedJob:
     end_with_taskmanager()
     job = ShardedJob.read(Folders(Path(root)).job)
     _ = job.compiled, job.layout.place
+    gc.freeze()  # what is loaded now stays: searches for garbage need not visit it
     return job
 
 
