@@ -45,7 +45,7 @@ soak: .venv/.ready .flink/.ready
 	$(RUN)/python -m tests.mutants
 	.flink/bin/pytest -q -o addopts= -m soak -W ignore tests/flink
 	.flink/bin/pytest -q -s -o addopts= -W ignore tests/soak/flink_kills.py tests/soak/flink_answers.py \
-	  tests/soak/flink_deployment.py
+	  tests/soak/flink_deployment.py tests/soak/flink_slots.py
 
 fuzz: .fuzz/.ready
 	.fuzz/bin/python -m tests.fuzz.run

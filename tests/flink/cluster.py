@@ -27,7 +27,7 @@ from tacit.errors import EngineError
 from tests.services import free_port, make_certificate, program
 
 _TIMEOUT: Final = 180.0
-_MARK: Final = "TACIT_TEST_CLUSTER"
+MARK: Final = "TACIT_TEST_CLUSTER"
 _SETTINGS: Final[Mapping[str, object]] = {
     "jobmanager.rpc.address": "localhost",
     "jobmanager.bind-host": "localhost",
@@ -55,7 +55,7 @@ def flink_home() -> Path:
     return Path(pyflink.__file__).parent
 
 
-def _leash() -> list[str]:
+def leash() -> list[str]:
     """What makes a process end with the one that started it, where there is such a program."""
     program = shutil.which("setpriv")
     return [program, "--pdeathsig", "KILL", "--"] if program else []
@@ -180,7 +180,7 @@ class StandaloneCluster:
         """The environment in which Flink's scripts know this cluster."""
         return {
             **os.environ,
-            _MARK: str(self.folder),
+            MARK: str(self.folder),
             "FLINK_CONF_DIR": str(self.folder / "conf"),
             "FLINK_LIB_DIR": str(self.folder / "lib"),
             "FLINK_LOG_DIR": str(self.folder / "log"),
@@ -261,7 +261,7 @@ class StandaloneCluster:
         """Kill everything that belongs to it, workers that have outlived their parents too."""
         for process in psutil.process_iter():
             try:
-                if process.environ().get(_MARK) == str(self.folder):
+                if process.environ().get(MARK) == str(self.folder):
                     process.kill()
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
@@ -310,7 +310,7 @@ class StandaloneCluster:
         # In the foreground the scripts end in `exec java`: the process keeps its number.
         with (self.folder / "log" / f"{script}.out").open("ab") as output:
             return subprocess.Popen(
-                [*_leash(), str(flink_home() / "bin" / script), "start-foreground", *words],
+                [*leash(), str(flink_home() / "bin" / script), "start-foreground", *words],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

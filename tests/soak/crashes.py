@@ -6,6 +6,7 @@ file's name keeps this out of `make test`.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -98,19 +99,24 @@ def test_a_broker(forks: Forks, tmp_path: Path, postgres: bool) -> None:
 
 
 def test_a_file_that_grows(forks: Forks, tmp_path: Path) -> None:
-    """Until it is told to stop: then open windows are kept."""
+    """Until it is told to stop: then open windows are kept. Each unreadable line has one letter."""
     spec, ledger, answers = specified(tmp_path), str(tmp_path / "spent.db"), tmp_path / "a.jsonl"
     growing = tmp_path / "growing.jsonl"
     flow = Flood([tuples(1_700_000_040 + 30 * n, 50, n, 30) for n in range(30)])
+    letters = tmp_path / "letters.jsonl"
     arguments = ["run", spec, growing, "--follow", "--ledger", ledger, "--to", answers]
+    arguments += ["--dead-letters", letters]
     crashes = Crashes(forks, tmp_path / "log", arguments, answers)
     for begin in range(0, len(flow.frames), 3):
         with growing.open("ab") as file:
-            for frame in flow.frames[begin : begin + 3]:
+            for number, frame in enumerate(flow.frames[begin : begin + 3], begin):
+                file.write(f"{{ {number}\n".encode())  # not JSON
                 frame.write_ndjson(file)
         crashes.attempt()
     stop_when(crashes, lambda: released_until(ledger) >= flow.until)
     flow.check(spec, check_released_once(ledger, answers))
+    refused = [json.loads(line)["raw"] for line in letters.read_bytes().splitlines()]
+    assert refused == [f"{{ {number}" for number in range(len(flow.frames))]
 
 
 def test_reloads(forks: Forks, tmp_path: Path) -> None:

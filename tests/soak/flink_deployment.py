@@ -1,4 +1,4 @@
-"""Jobs on clusters as people deploy them: a lost JobManager, an application, checkpoints in S3."""
+"""Jobs on clusters as people deploy them: a lost JobManager, an application, S3, HDFS, YARN."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.releaser import Releaser
 from tacit.errors import EngineError
 from tests.flink.cluster import ApplicationCluster, StandaloneCluster, flink_home
-from tests.flink.killing import check, prepare
+from tests.flink.killing import Driver, check, prepare
 from tests.flink.test_kills import wait_for_line
 from tests.services import free_port, program
+from tests.soak.hadoop import Hadoop, YarnSession
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "tacit", "AWS_SECRET_ACCESS_KEY": "tacit-secret"}
 
@@ -194,7 +195,7 @@ def _fetch_plugin(folder: Path) -> Path:
 
 
 def test_states_are_in_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints and savepoints are in S3; the job survives a kill, and is resumed from there."""
+    """With Flink's plugin, and a stand-in for S3."""
     jar = _fetch_plugin(tmp_path)
     with _s3(tmp_path) as url:
         access = {
@@ -209,31 +210,67 @@ def test_states_are_in_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         shutil.copy(jar, plugin)
         for name in ("FLINK_CONF_DIR", "FLINK_PLUGINS_DIR"):
             monkeypatch.setenv(name, cluster.environment[name])
-        settings = {
-            "execution.checkpointing.dir": "s3://states/checkpoints",
-            "execution.checkpointing.savepoint-dir": "s3://states/savepoints",
-        }
         with cluster:
-            feeder, driver = prepare(tmp_path, cluster.address, 47, settings)
-            driver.start(2)
-            feeder.start()
-            try:
-                driver.wait_for(2, cluster)
-                cluster.kill_taskmanager()
-                driver.wait_for(driver.released() + 3, cluster)
-                driver.stop()
-                assert "s3://states/savepoints/savepoint-" in driver.log
-                cluster.heal()
-                cluster.wait_for_taskmanagers()
-                before = driver.released()
-                driver.start(4)
-                driver.wait_for(before + 3, cluster)
-                assert "continues" in driver.last_log
-            finally:
-                feeder.stop()
-            driver.stop()
-            assert not list((tmp_path / "home.job" / "checkpoints").iterdir())
-            check(driver, feeder.paths)
+            _run_with_states_in("s3://states", tmp_path, cluster)
+
+
+def test_states_are_in_hdfs(
+    tmp_path: Path, hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flink finds Hadoop's client by HADOOP_CLASSPATH, on the cluster and in the driver."""
+    hadoop.start_hdfs()
+    monkeypatch.setenv("HADOOP_CLASSPATH", hadoop.environment["HADOOP_CLASSPATH"])
+    with StandaloneCluster(taskmanagers=2, slots=2) as cluster:
+        _run_with_states_in(hadoop.url, tmp_path, cluster)
+
+
+def test_a_session_on_yarn_starts_taskmanagers_on_demand(
+    tmp_path: Path, hadoop: Hadoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session has no slot before the job comes, and replaces a TaskManager that is lost."""
+    hadoop.start_hdfs()
+    hadoop.start_yarn()
+    monkeypatch.setenv("HADOOP_CLASSPATH", hadoop.environment["HADOOP_CLASSPATH"])
+    with YarnSession(hadoop) as cluster:
+        driver = _run_with_states_in(hadoop.url, tmp_path, cluster)
+    assert "has 0 of 0 slots free, and the job needs 2: it waits" in driver.log
+
+
+@pytest.fixture
+def hadoop(tmp_path: Path) -> Iterator[Hadoop]:
+    """Servers of Hadoop that are not started yet."""
+    (tmp_path / "hadoop").mkdir()
+    with Hadoop(tmp_path / "hadoop") as servers:
+        yield servers
+
+
+def _run_with_states_in(place: str, folder: Path, cluster: StandaloneCluster) -> Driver:
+    """Checkpoints and savepoints are there; the job survives a kill, and is resumed from there."""
+    settings = {
+        "execution.checkpointing.dir": f"{place}/checkpoints",
+        "execution.checkpointing.savepoint-dir": f"{place}/savepoints",
+    }
+    feeder, driver = prepare(folder, cluster.address, 47, settings)
+    driver.start(2)
+    feeder.start()
+    try:
+        driver.wait_for(2, cluster)
+        cluster.kill_taskmanager()
+        driver.wait_for(driver.released() + 3, cluster)
+        driver.stop()
+        assert f"{place}/savepoints/savepoint-" in driver.log
+        cluster.heal()
+        cluster.wait_for_taskmanagers()
+        before = driver.released()
+        driver.start(4)
+        driver.wait_for(before + 3, cluster)
+        assert "continues" in driver.last_log
+    finally:
+        feeder.stop()
+    driver.stop()
+    assert not list((folder / "home.job" / "checkpoints").iterdir())
+    check(driver, feeder.paths)
+    return driver
 
 
 def test_a_job_waits_for_taskmanagers_that_come_later(tmp_path: Path) -> None:

@@ -306,9 +306,10 @@ class JobReport:
                 f" --cluster {shlex.quote(str(options.address))}"
             )
         elif not outcome.finished:
+            state = f" from {outcome.savepoint}" if outcome.savepoint else ""
             lines.append(
-                f"It was stopped. Give the same command again to resume from {outcome.savepoint};"
-                " you can change --parallelism."
+                f"It was stopped. Give the same command again to resume{state}; you can change"
+                " --parallelism."
             )
         elif outcome.resumed and not outcome.windows:
             lines.append("All windows of this input were already released.")

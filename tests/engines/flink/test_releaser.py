@@ -70,11 +70,12 @@ def test_windows_are_released_once_by_releasers_that_follow_each_other(job: Job)
         releaser.release()
     assert JobStatus.read(job.folders.status).windows == 6
     job.stage("c", 6)
-    thread = ReleaserThread(job.folders, lambda _: None)
+    thread = ReleaserThread(job.folders)
     thread.start()
     thread.join(120)
     thread.check()
     status = JobStatus.read(job.folders.status)
+    assert thread.status == status
     assert status.finished
     assert (status.windows, status.taken) == (job.windows, 10 * (job.first + job.windows))
     assert status.refused == {"late": 1}
@@ -100,7 +101,7 @@ def test_a_releaser_that_was_replaced_cannot_release(job: Job) -> None:
 
 def test_an_error_ends_the_thread_and_reaches_its_task(job: Job) -> None:
     (job.folders.staged / "part-0").write_text("nonsense\n")
-    thread = ReleaserThread(job.folders, lambda _: None)
+    thread = ReleaserThread(job.folders)
     thread.start()
     thread.join(120)
     with pytest.raises(StateError, match="damaged"):

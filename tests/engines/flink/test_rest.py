@@ -70,6 +70,17 @@ def test_a_cluster_tells_what_it_has() -> None:
         )
 
 
+def test_a_job_without_slots_for_all_its_tasks_is_noticed() -> None:
+    running, waiting = {"status": "RUNNING"}, {"status": "SCHEDULED"}
+    answers = {
+        "/v1/jobs/7": {"vertices": [running, running]},
+        "/v1/jobs/8": {"vertices": [running, waiting]},
+    }
+    with answering(answers) as cluster:
+        assert cluster.has_all_tasks("7")
+        assert not cluster.has_all_tasks("8")
+
+
 def test_an_address_where_nobody_answers_is_named_with_what_to_do() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(EngineError, match=f"no Flink cluster answers at {address}") as caught:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tacit.cli.submit import submit as command_submit
+from tacit.engines.flink import run as driver
 from tacit.engines.flink.failures import Failure
 from tacit.engines.flink.folders import Folders
 from tacit.engines.flink.job_status import JobStatus
@@ -16,7 +17,7 @@ from tacit.engines.flink.launch import RunningJob
 from tacit.engines.flink.rest import Cluster
 from tacit.engines.flink.run import FlinkRun
 from tacit.engines.flink.submission import JobOptions, serve_metrics, submit
-from tacit.errors import OptionError, StateError
+from tacit.errors import EngineError, OptionError, StateError
 from tacit.spec.yaml_reader import loads
 from tests.engines.sharded.simulated import made
 from tests.engines.sharded.test_sharded import SPEC, written
@@ -67,12 +68,34 @@ class Listed(Cluster):
         return len(self.asked) == 3
 
 
-def watching(folders: Folders, cluster: Cluster | None = None) -> FlinkRun:
+class Waiting(Listed):
+    """A cluster whose job cannot be stopped with a savepoint; `complete` if all its tasks run."""
+
+    def __init__(self, folders: Folders, *, complete: bool) -> None:
+        super().__init__(folders)
+        self._complete = complete
+
+    def stop(self, job: str, folder: str, *, timeout: float = 600.0) -> str:
+        """There is no savepoint."""
+        raise EngineError("no savepoint")
+
+    def has_all_tasks(self, job: str) -> bool:
+        """There are slots for them, or not."""
+        return self._complete
+
+    def cancel(self, job: str) -> None:
+        """It ends."""
+        self.asked.append(f"cancel {job}")
+
+
+def watching(
+    folders: Folders, cluster: Cluster | None = None, *, attached: bool = True
+) -> FlinkRun:
     """A driver that has found the job running."""
     spec = loads(f"{SPEC}subjects: [p1, p2]\n")
     job = made(spec, written(folders.root, 1, 1, 10), 2)
     running = Finished(cluster or Cluster(f"localhost:{free_port()}"), "7", "file:///tmp")
-    return FlinkRun("home", job, folders, running, attached=True)
+    return FlinkRun("home", job, folders, running, attached=attached)
 
 
 def test_what_is_released_while_a_driver_watches_is_its_outcome(folders: Folders) -> None:
@@ -117,6 +140,25 @@ def test_an_attached_driver_that_is_stopped_leaves_the_job_alone(folders: Folder
     assert outcome.running
     assert not outcome.finished
     assert outcome.savepoint is None
+
+
+def test_a_job_that_waits_for_slots_is_cancelled_when_it_is_stopped(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flink makes no savepoint of it. A job that runs is not cancelled."""
+    monkeypatch.setattr(driver, "_STOP_SECONDS", 0.0)
+    monkeypatch.setattr(FlinkRun, "_release_rest", lambda _: None)
+    cluster = Waiting(folders, complete=False)
+    run = watching(folders, cluster, attached=False)
+    run.stop()
+    assert run.run().savepoint is None
+    assert cluster.asked == ["cancel 7"]
+    cluster = Waiting(folders, complete=True)
+    run = watching(folders, cluster, attached=False)
+    run.stop()
+    with pytest.raises(EngineError, match="no savepoint"):
+        run.run()
+    assert not cluster.asked
 
 
 def test_a_job_inside_this_process_cannot_be_detached(tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ def prepared(folder: Path, lease: Lease, text: str = PRIVATE) -> ShardedJob:
     return ShardedJob.read(folder / "job")
 
 
+def release_all(collector: Collector) -> int:
+    """Release all complete windows; how many there were."""
+    return sum(map(len, iter(collector.release, [])))
+
+
 def released(ledger: Ledger, lease: Lease) -> pl.DataFrame:
     """All answers in the ledger, in order."""
     names = Directory(ledger)
@@ -82,9 +87,10 @@ def test_each_window_is_released_once_with_its_charges(
     at = 0
     while True:
         lease = ledger.take_over("job", "f")
-        collector = Collector(job, lease, lambda number, _: numbers.append(number))
+        collector = Collector(job, lease)
         collector.take(lines[:at])
-        collector.release()
+        while found := collector.release():
+            numbers += [number for number, _ in found]
         if at == len(lines):
             break
         at = min(len(lines), at + random.randint(1, 40))
@@ -122,7 +128,7 @@ def test_shards_charge_what_one_machine_charges(
     job = ShardedJob.read(tmp_path / "job")
     collector = Collector(job, lease)
     collector.take(Simulation(job, Random(3), loss=0.1).run())
-    collector.release()
+    release_all(collector)
     with Ledger.open(str(tmp_path / "alone.db")) as alone:
         inputs = assign(spec, [(stream, open_source(path)) for stream, path in files])
         Run(spec, inputs, plan=version.plan, ledger=alone, name="job").run()
@@ -144,7 +150,7 @@ def test_shards_pace_a_limit_and_the_collector_accepts_it(tmp_path: Path, ledger
     job = prepare(version, [(stream, str(path)) for stream, path in files], lease, shards=2)
     collector = Collector(job, lease)
     collector.take(Simulation(job, Random(3)).run())
-    assert collector.release()
+    assert release_all(collector)
     spent = pl.DataFrame(rows(ledger), ["window", "subject", "private", "amount"], orient="row")
     horizon = pl.col("window").dt.truncate("30m")
     by_horizon = spent.group_by(horizon, "subject").agg(pl.col("amount").sum())
@@ -197,7 +203,7 @@ def test_a_limit_is_reached_in_all_shards_from_the_same_window_on(
     job = prepared(tmp_path, lease)
     collector = Collector(job, lease)
     collector.take(Simulation(job, Random(3)).run())
-    collector.release()
+    release_all(collector)
     answers = released(ledger, lease)
     by_window = answers.group_by("window_start").agg(
         pl.col("exhausted").all().alias("all"), pl.col("exhausted").any().alias("any")
@@ -221,7 +227,7 @@ def test_what_was_spent_before_counts_and_what_others_spend_meanwhile_stops_the_
     half = [line for line in lines if not line.finished and line.window <= lines[0].first + 3]
     early = Collector(job, first)
     early.take(half)
-    assert early.release() == 4
+    assert release_all(early) == 4
     second = ledger.take_over("second", "f")
     knowing = prepare(
         job.version, [(one.stream, one.source) for one in job.partitions], second, shards=3
@@ -229,10 +235,10 @@ def test_what_was_spent_before_counts_and_what_others_spend_meanwhile_stops_the_
     assert knowing.opening
     collector = Collector(knowing, second)
     collector.take(Simulation(knowing, Random(4)).run())
-    assert collector.release()
+    assert release_all(collector)
     early.take(lines)
     with pytest.raises(StateError, match="another run has charged"):
-        early.release()
+        release_all(early)
     assert verify(ledger).passed
 
 
@@ -246,7 +252,7 @@ def test_panes_are_not_drawn_again_for_windows_after_those_released(
     first = lines[0].first
     early = Collector(job, lease)
     early.take([line for line in lines if not line.finished and line.window < first + 5])
-    early.release()
+    release_all(early)
     again = Collector(job, ledger.take_over("job", "f"))
     again.take(lines)  # the same once more is fine
     later = Collector(job, ledger.take_over("job", "f"))
@@ -272,7 +278,7 @@ def test_no_belief_follows_from_noise_that_was_drawn_again(tmp_path: Path, ledge
     first = lines[0].first
     early = Collector(job, lease)
     early.take([line for line in lines if not line.finished and line.window < first + 5])
-    early.release()
+    release_all(early)
     again = Collector(job, ledger.take_over("job", "f"))
     again.take(lines)  # the same once more is fine
     later = Collector(job, ledger.take_over("job", "f"))
@@ -289,15 +295,15 @@ def test_answers_that_follow_from_dropped_noise_are_dropped(tmp_path: Path, ledg
     collector = Collector(job, lease)
     collector.take(line for line in lines if not line.finished)
     collector.take(line for line in others if not line.finished and line.window <= second)
-    assert collector.release() == 2
+    assert release_all(collector) == 2
     collector.take(others)
-    collector.release()
+    release_all(collector)
     assert collector.finished
     with Ledger.open(str(tmp_path / "other.db")) as another:
         alone = another.take_over("job", "f")
         whole = Collector(remembering(tmp_path, alone), alone)
         whole.take(others)
-        whole.release()
+        release_all(whole)
         told = ["window_start", "subject", "query", "detected", "confidence"]
         assert released(ledger, lease).select(told).equals(released(another, alone).select(told))
 
@@ -310,11 +316,11 @@ def test_noise_that_is_drawn_again_for_a_released_window_is_never_heard_of(
     lines, others = (Simulation(job, Random(seed)).run() for seed in (1, 1))
     early = Collector(job, lease)
     early.take([line for line in lines if not line.finished and line.window < lines[0].first + 5])
-    early.release()
+    release_all(early)
     before = released(ledger, lease)
     later = Collector(job, ledger.take_over("job", "f"))
     later.take(others)
-    later.release()
+    release_all(later)
     after = released(ledger, ledger.take_over("job", "f"))
     assert after.head(before.height).equals(before)
     assert after["window_start"].n_unique() == len({line.window for line in lines if line.body})

@@ -33,6 +33,7 @@ from tacit.privacy.prices import NANO
 from tacit.spec.specification import Specification
 from tests.engines.fleets import load_spec, write_registry
 from tests.engines.sharded.simulated import Simulation
+from tests.engines.sharded.test_collecting import release_all
 
 Patch = pytest.MonkeyPatch
 TAXIS, DAY, WINDOW = 24, 24, 3600
@@ -148,7 +149,7 @@ def run_job(
             lease = ledger.take_over("job", "f")
             collector = Collector(job, lease)
             collector.take(lines[: len(lines) * part // parts])
-            collector.release()
+            release_all(collector)
         assert collector.finished
         assert verify(ledger).passed
         return counts_in(lease)
@@ -241,7 +242,7 @@ def test_true_counts_of_a_job_are_those_of_detect() -> None:
         job = prepared(spec, tacit.plan(spec, mechanism="uniform"), lease, true=True)
         collector = Collector(job, lease)
         collector.take(Simulation(job, Random(1), loss=0.1).run())
-        assert collector.release()
+        assert release_all(collector)
         assert counts_in(lease).equals(plain(tacit.detect(spec, rows(3, 2, 2)).counted()))
         assert not list(iterate_rows(ledger))
 
@@ -271,8 +272,8 @@ def test_a_commit_whose_result_is_unknown_is_repeated_with_the_same_draws(
 
         monkeypatch.setattr(Lease, "commit", breaking)
         with pytest.raises(LedgerLostError):
-            collector.release()
-        collector.release()
+            release_all(collector)
+        release_all(collector)
         assert bodies[0] == bodies[1]
         assert collector.finished
         assert verify(ledger).passed

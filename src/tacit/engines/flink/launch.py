@@ -90,10 +90,14 @@ class RunningJob:
         try:
             self.stop()
         except EngineError:
-            if self.client is None:
-                self.cluster.cancel(self.job)
-            else:
-                self.client.cancel()
+            self.cancel()
+
+    def cancel(self) -> None:
+        """End the job without a savepoint; its last checkpoint stays."""
+        if self.client is None:
+            self.cluster.cancel(self.job)
+        else:
+            self.client.cancel()
 
 
 def find_running(

@@ -17,6 +17,7 @@ and lines are text. PyFlink's default, pickle, is not used: decoding a pickle ca
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -40,7 +41,6 @@ from pyflink.java_gateway import get_gateway
 from pyflink.util.java_utils import get_field
 
 from tacit.engines.flink.folders import Folders
-from tacit.engines.flink.job_status import JobStatus
 from tacit.engines.flink.key_groups import divide_shards
 from tacit.engines.flink.progress import Progress
 from tacit.engines.flink.states import BytesState, KeyedStates
@@ -155,6 +155,7 @@ def _job(root: str) -> ShardedJob:
     end_with_taskmanager()
     job = ShardedJob.read(Folders(Path(root)).job)
     _ = job.compiled, job.layout.place
+    gc.freeze()  # what is loaded now stays: searches for garbage need not visit it
     return job
 
 
@@ -306,10 +307,9 @@ class ReleaserFunction(ProcessFunction):  # type: ignore[misc]
 
         end_with_taskmanager()
         folders = Folders(Path(self._root))
-        self._status = JobStatus.read(folders.status)
-        self._add_metrics(runtime_context)
         self._pace = PaceThread(Progress(folders.progress))
-        self._releaser = ReleaserThread(folders, self._on_status)
+        self._releaser = ReleaserThread(folders)
+        self._add_metrics(runtime_context)
         self._pace.start()
         self._releaser.start()
 
@@ -326,11 +326,8 @@ class ReleaserFunction(ProcessFunction):  # type: ignore[misc]
     def _add_metrics(self, runtime_context: RuntimeContext) -> None:
         """Add metrics to Flink's: whole numbers that depend on the public schedule only."""
         group = runtime_context.get_metrics_group().add_group("tacit")
-        group.gauge("windowsReleased", lambda: self._status.windows)
-        group.gauge("releasedUntil", lambda: (self._status.until or 0) // 1_000_000)
-        group.gauge("subjectsExhausted", lambda: self._status.exhausted)
-        group.gauge("releasesUndelivered", lambda: self._status.undelivered)
-        group.gauge("deliveryRetries", lambda: self._status.retries)
-
-    def _on_status(self, status: JobStatus) -> None:
-        self._status = status
+        group.gauge("windowsReleased", lambda: self._releaser.status.windows)
+        group.gauge("releasedUntil", lambda: (self._releaser.status.until or 0) // 1_000_000)
+        group.gauge("subjectsExhausted", lambda: self._releaser.status.exhausted)
+        group.gauge("releasesUndelivered", lambda: self._releaser.status.undelivered)
+        group.gauge("deliveryRetries", lambda: self._releaser.status.retries)

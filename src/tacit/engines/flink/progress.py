@@ -10,6 +10,7 @@ job's releaser, which writes that one, reads the files of all readers.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -45,7 +46,7 @@ class Progress:
 
     def publish_slowest(self) -> None:
         """Publish the first open window of the slowest reader, for all readers."""
-        windows = self._awaited()
+        windows = list(self._awaited())
         text = _NOT_AWAITED if not windows else ""
         if windows and None not in windows:
             text = str(min(window for window in windows if window is not None))
@@ -69,7 +70,7 @@ class Progress:
 
     def is_over(self) -> bool:
         """Return whether no reader has to be awaited any more."""
-        return not self._awaited()
+        return not any(True for _ in self._awaited())
 
     def _write(self, name: str, text: str) -> None:
         """Write a file in place, always with the same number of bytes: a rename takes longer."""
@@ -80,14 +81,12 @@ class Progress:
             finally:
                 os.close(file)
 
-    def _awaited(self) -> list[int | None]:
-        """Return the first open windows of awaited readers; None for one that has not started."""
-        found: list[int | None] = []
+    def _awaited(self) -> Iterator[int | None]:
+        """Yield the first open windows of awaited readers; None for one that has not started."""
         for path in self._folder.iterdir():
             if not path.name.isdecimal():
                 continue
             with suppress(OSError, ValueError):
                 text = path.read_text().strip()
                 if text != _NOT_AWAITED:
-                    found.append(int(text) if text else None)
-        return found
+                    yield int(text) if text else None

@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from tacit.ledger.drafts import ReleaseDraft
 from tacit.ledger.ledger import Ledger
 from tacit.pipeline.delivery import Delivery
 
-_READ_SECONDS: Final = 0.1
+_READ_SECONDS: Final = 0.05
 """Seconds between two reads of the staged files."""
 _ROOM_SECONDS: Final = 1.0
 """Seconds to wait for a slow sink at a time."""
@@ -105,7 +105,7 @@ class Releaser:
         lease = ledger.take_over(self._target.run, self._job.version.spec.fingerprint)
         self._delivery = Delivery.from_ledger(ledger, lease, sinks)
         self._resources.callback(self._delivery.close)
-        self._collector = Collector(self._job, lease, self._on_release)
+        self._collector = Collector(self._job, lease)
         self._staged = StagedFiles(self._folders)
         before = JobStatus.read(self._folders.status)
         self._released_at, self._exhausted = before.released_at, before.exhausted
@@ -133,8 +133,11 @@ class Releaser:
         if not self._delivery.has_room(_ROOM_SECONDS):
             return False
         self._collector.take(self._staged.read_lines())
+        found = False
         try:
-            windows = self._collector.release()
+            while released := self._collector.release():
+                self._deliver(released)
+                found = True
         except LedgerLostError as error:
             if not self._lost:
                 log.warning("%s; retrying", error)
@@ -142,10 +145,8 @@ class Releaser:
             return False
         self._lost = False
         self._staged.drop(self._collector.next_window)
-        if windows:
-            self._released_at = time.time()
         self._write_status(finished=False)
-        return windows > 0
+        return found
 
     def complete(self) -> JobStatus:
         """Wait until everything is delivered, and write the last status and dead letters."""
@@ -154,12 +155,15 @@ class Releaser:
         self._staged.write_dead_letters()
         return self._write_status(finished=self.finished)
 
-    def _on_release(self, number: int, draft: ReleaseDraft) -> None:
-        for charge in draft.charges:
-            spent = charge.amount * charge.windows * len(charge.ids)
-            self._charged[charge.private] = self._charged.get(charge.private, 0) + spent
+    def _deliver(self, released: Sequence[tuple[int, ReleaseDraft]]) -> None:
+        """Deliver releases that the ledger has accepted."""
+        for number, draft in released:
+            for charge in draft.charges:
+                spent = charge.amount * charge.windows * len(charge.ids)
+                self._charged[charge.private] = self._charged.get(charge.private, 0) + spent
+            self._delivery.release(number)
         self._exhausted = self._collector.exhausted
-        self._delivery.release(number)
+        self._released_at = time.time()
 
     def _write_status(self, *, finished: bool) -> JobStatus:
         """Write the status if it has changed."""
@@ -188,10 +192,11 @@ class Releaser:
 class ReleaserThread(threading.Thread):
     """Releases windows until it is stopped; `check` raises the error that ended it."""
 
-    def __init__(self, folders: Folders, on_status: Callable[[JobStatus], None]) -> None:
+    def __init__(self, folders: Folders) -> None:
         super().__init__(name="tacit-releaser", daemon=True)
         self._folders = folders
-        self._on_status = on_status
+        self.status = JobStatus.read(folders.status)
+        """What is released; other threads may read it."""
         self._stopping = threading.Event()
         self._error: BaseException | None = None
 
@@ -204,8 +209,8 @@ class ReleaserThread(threading.Thread):
                         return
                     if not releaser.release():
                         self._stopping.wait(_READ_SECONDS)
-                    self._on_status(releaser.status)
-                self._on_status(releaser.complete())
+                    self.status = releaser.status
+                self.status = releaser.complete()
         except BaseException as error:  # the task raises it
             self._error = error
 

@@ -177,6 +177,11 @@ class Cluster:
         """Get the state of a job, such as RUNNING."""
         return str(self._request("GET", f"/v1/jobs/{job}/status")["status"])
 
+    def has_all_tasks(self, job: str) -> bool:
+        """Return whether all tasks of a job run; else it may be waiting for slots."""
+        vertices = self._request("GET", f"/v1/jobs/{job}")["vertices"]
+        return all(vertex["status"] == "RUNNING" for vertex in vertices)
+
     def list_failures(self, job: str, most: int = 5) -> list[Failure]:
         """List the last failures of a job, the latest first."""
         response = self._request("GET", f"/v1/jobs/{job}/exceptions?maxExceptions={most}")

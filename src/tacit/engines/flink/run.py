@@ -25,12 +25,14 @@ from tacit.pipeline.status import PublicStatus
 from tacit.planning.plan import Plan
 from tacit.quantities import count
 
-_READ_SECONDS: Final = 0.1
+_READ_SECONDS: Final = 0.05
 """Seconds between two reads of the status."""
 _REQUEST_SECONDS: Final = 1.0
 """Seconds between two requests to the cluster."""
 _TIMEOUT: Final = 60.0
 """Seconds for which the cluster may be unreachable."""
+_STOP_SECONDS: Final = 60.0
+"""Seconds to wait for all tasks of a job that is to be stopped."""
 
 log = logging.getLogger("tacit.flink")
 
@@ -48,7 +50,7 @@ class SubmitOutcome:
     running: bool = False
     """Whether the job goes on without this driver."""
     savepoint: str | None = None
-    """The path of the savepoint, if the job was stopped."""
+    """The path of the savepoint, if the job was stopped and has one."""
     taken: int = 0
     """Tuples accepted since the job started; for the operator only."""
     refused: Mapping[str, int] = field(default_factory=dict)
@@ -194,16 +196,24 @@ class FlinkRun:
                     return
                 time.sleep(_READ_SECONDS)
 
-    def _stop_job(self, running_job: RunningJob) -> str:
-        """Stop the job with a savepoint; retry until all its tasks run."""
-        deadline = time.monotonic() + _TIMEOUT
+    def _stop_job(self, running_job: RunningJob) -> str | None:
+        """Stop the job with a savepoint; retry until all its tasks run.
+
+        If they do not run, as without slots, there is no savepoint: the job is cancelled.
+        """
+        deadline = time.monotonic() + _STOP_SECONDS
         while True:
             try:
                 return running_job.stop()
             except EngineError:
-                if time.monotonic() > deadline:
+                if time.monotonic() <= deadline:
+                    time.sleep(_REQUEST_SECONDS)
+                    continue
+                if running_job.cluster.has_all_tasks(running_job.job):
                     raise
-                time.sleep(_REQUEST_SECONDS)
+            log.warning("the job does not run, so it is cancelled; its last checkpoint stays")
+            running_job.cancel()
+            return None
 
     def _check_alive(self, running_job: RunningJob) -> None:
         """Raise if the job has ended by itself, or its cluster is unreachable for long."""

@@ -9,7 +9,7 @@ them is written in the same transaction.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,15 +63,9 @@ class _UnconfirmedWindows:
 class Collector:
     """Releases windows in their order, as soon as they are complete."""
 
-    def __init__(
-        self,
-        job: ShardedJob,
-        lease: Lease,
-        released: Callable[[int, ReleaseDraft], None] = lambda *_: None,
-    ) -> None:
+    def __init__(self, job: ShardedJob, lease: Lease) -> None:
         self._job = job
         self._lease = lease
-        self._on_release = released
         self._windows = job.version.spec.windows
         self._lasting = self._windows.panes > 1 or job.version.plan.has_memory
         """Whether what is drawn for a window is used for later windows."""
@@ -150,23 +144,22 @@ class Collector:
                 del found[known]
         found[line.shards] = line
 
-    def release(self) -> int:
-        """Release all complete windows; return how many."""
-        shards, total = len(self._job.layout.nonempty), 0
-        while self._next is not None:
-            ready: list[list[ShardLine]] = []
-            while len(ready) < _AT_ONCE:
-                found = self._received.get(self._next + len(ready), {})
-                if sum(map(len, found)) < shards:
-                    break
-                ready.append([found[known] for known in sorted(found)])
-            if not ready:
-                break
-            total += self._commit(ready)
-        return total
+    def release(self) -> list[tuple[int, ReleaseDraft]]:
+        """Commit the next complete windows in one transaction; return each with its number.
 
-    def _commit(self, ready: list[list[ShardLine]]) -> int:
-        """Release these windows, or the first of them; return how many."""
+        There may be more complete windows, unless the list is empty.
+        """
+        ready: list[list[ShardLine]] = []
+        shards = len(self._job.layout.nonempty)
+        while self._next is not None and len(ready) < _AT_ONCE:
+            found = self._received.get(self._next + len(ready), {})
+            if sum(map(len, found)) < shards:
+                break
+            ready.append([found[known] for known in sorted(found)])
+        return self._commit(ready) if ready else []
+
+    def _commit(self, ready: list[list[ShardLine]]) -> list[tuple[int, ReleaseDraft]]:
+        """Commit these windows, or the first of them."""
         before = {} if self._counts is None else self._counts.memory
         unwritten = self._unwritten
         if unwritten is not None and unwritten.is_about(ready):
@@ -190,11 +183,10 @@ class Collector:
         self._unwritten, self._last = None, last
         if self._counts is not None:
             self._counts.memory = memory
-        for place, (lines, draft) in enumerate(zip(ready, drafts, strict=True)):
+        for lines in ready:
             del self._received[lines[0].window]
-            self._on_release(number - len(drafts) + 1 + place, draft)
         self._next = ready[-1][0].window + 1
-        return len(ready)
+        return list(enumerate(drafts, number - len(drafts) + 1))
 
     def _draft(self, lines: list[ShardLine]) -> ReleaseDraft:
         windows, version = self._windows, self._job.version
