@@ -189,8 +189,11 @@ def show_all_versions(
     if number is not None:
         since = since or max(1, number - 1)
         changes = compare_stored(state, since, number)
-    view: dict[str, Any] = {"versions": show_versions(state), "changes": changes}
-    return render(request, "versions.html", user, **view, number=number, since=since, mistake=None)
+    versions = show_versions(state)
+    in_use = next((one.number for one in versions if one.state in ("next", "live")), None)
+    view: dict[str, Any] = {"versions": versions, "in_use": in_use, "changes": changes}
+    view["unreadable"] = state.workflow.unreadable
+    return render(request, "versions.html", user, **view, number=number, since=since)
 
 
 @router.post("/console/versions/{number}/approve")
