@@ -1,0 +1,77 @@
+"""What attackers may try: forged forms, timing, many attempts."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any
+
+import pytest
+
+from tacit.service.access import RequestRates
+from tests.service.services import Running
+from tests.service.test_console import browser, csrf
+
+UNKNOWN = "tacit_000000000000_" + 43 * "x"
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """What is compared in constant time from now on."""
+    found: list[tuple[Any, Any]] = []
+    compare = hmac.compare_digest
+
+    def record(one: Any, other: Any) -> bool:
+        found.append((one, other))
+        return compare(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", record)
+    return found
+
+
+def test_tokens_are_compared_in_constant_time_also_if_there_is_none(
+    served: Running, compared: list[tuple[Any, Any]]
+) -> None:
+    right = served.token("consumer", "compared")
+    tokens = served.service.state.tokens
+    for given, known in ((right, True), (right[:-3] + "AAA", False), (UNKNOWN, False)):
+        compared.clear()
+        assert (tokens.check(given) is not None) == known
+        ((one, other),) = compared  # a token that is unknown takes as long as a wrong one
+        assert (len(one), len(other), one == other) == (32, 32, known)
+
+
+def test_forms_are_compared_in_constant_time(
+    served: Running, compared: list[tuple[Any, Any]]
+) -> None:
+    with browser(served, "operator", "ann") as client:
+        right = csrf(client.get("/console/tokens"))
+        for given, status in ((right, 200), ("0" * 64, 403), ("", 403)):
+            compared.clear()
+            sent = client.post("/console/verify", data={"csrf": given})
+            assert sent.status_code == status
+            assert (given.encode(), right.encode()) in compared
+
+
+def test_a_forged_form_revokes_nothing_and_logs_nobody_out(served: Running) -> None:
+    """Forms of the workflow are in `test_pages_of_the_workflow_are_for_their_roles`."""
+    tokens = served.service.state.tokens
+    served.token("consumer", "kept")
+    (kept,) = (one.id for one in tokens.list_all() if one.name == "kept")
+    with browser(served, "operator", "ann") as client:
+        for path in (f"/console/tokens/{kept}/revoke", "/logout"):
+            for form in ({}, {"csrf": "0" * 64}):
+                assert client.post(path, data=form).status_code == 403
+        assert tokens.find(kept) is not None
+        assert client.get("/console").status_code == 200
+
+
+def test_pages_of_the_console_count_as_requests_of_their_token(
+    served: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.service.state.access, "rates", RequestRates(lambda: 0.0))
+    monkeypatch.setattr("tacit.service.access._MOST_AT_ONCE", 3)
+    with browser(served, "consumer", "city") as client, browser(served, "subject", "t1") as other:
+        statuses = [client.get("/console").status_code for _ in range(4)]
+        assert statuses == [200, 200, 200, 429]
+        assert "Too Many Requests" in client.get("/console").text
+        assert other.get("/console").status_code == 200
