@@ -166,8 +166,8 @@ def test_a_query_is_checked_while_it_is_typed(served: Running) -> None:
             ({"kind": "one_of", "values": "x: a\ny: SEQ(b, c)"}, "This can be proposed"),
             ({"kind": "one_of", "values": "x: a\ny"}, "expected a line such as"),
             ({"kind": "one_of", "values": "x: a\nx: b"}, "x is there twice"),
-            ({"kind": "one_of"}, "values: this is missing"),
-            ({"kind": "nothing"}, "choose what you want to know"),
+            ({"kind": "one_of"}, "Answers: this is missing"),
+            ({"kind": "nothing"}, "Choose what you want to know"),
         ):
             whole = form | {"pattern": "SEQ(a, b)"} | more
             assert said in client.post("/console/propose/check", data=whole).text, more

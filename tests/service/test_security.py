@@ -5,9 +5,11 @@ from __future__ import annotations
 import hmac
 from typing import Any
 
+import httpx
 import pytest
 
 from tacit.service.access import RequestRates
+from tacit.service.routes import event_streams
 from tests.service.services import Running
 from tests.service.test_console import browser, csrf
 
@@ -74,4 +76,21 @@ def test_pages_of_the_console_count_as_requests_of_their_token(
         statuses = [client.get("/console").status_code for _ in range(4)]
         assert statuses == [200, 200, 200, 429]
         assert "Too Many Requests" in client.get("/console").text
+        assert client.get("/v1/me").status_code == 429  # with the cookie, too
         assert other.get("/console").status_code == 200
+
+
+def test_a_stream_tells_nothing_more_after_its_token_is_revoked(
+    served: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_streams, "_HEARTBEAT", 3600.0)
+    tokens, signal = served.service.state.tokens, served.service.state.signal
+    with served.client("consumer", "city", note="streaming") as client:
+        client.timeout = httpx.Timeout(20)
+        with client.stream("GET", "/v1/answers/stream?after=-1") as events:
+            parts = events.iter_text()
+            assert "event: answers" in "".join(next(parts) for _ in range(2))
+            (mine,) = (one.id for one in tokens.list_all() if one.note == "streaming")
+            tokens.revoke(mine, actor="test")
+            signal.ring()
+            assert "retry" not in "".join(parts)  # it has an end

@@ -51,6 +51,7 @@ def find_user(request: Request, state: State) -> Principal:
     if principal is None:
         raise LoginRequired
     request.state.session = cookie
+    request.state.reader = principal
     return state.access.limit(principal)
 
 

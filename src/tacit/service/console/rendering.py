@@ -54,7 +54,9 @@ def _format_time(moment: datetime | int | None, form: str = "%d %b %Y %H:%M") ->
     if isinstance(moment, int):
         moment = datetime.fromtimestamp(moment / 1_000_000, UTC)
     iso = moment.isoformat().replace("+00:00", "Z")
-    return Markup('<time datetime="{}">{} UTC</time>').format(iso, moment.strftime(form))
+    kind = "long" if "%S" not in form else "precise" if "%d" in form else "clock"
+    shown = Markup('<time datetime="{}" data-form="{}">{} UTC</time>')
+    return shown.format(iso, kind, moment.strftime(form))
 
 
 def _format_number(value: float) -> str:
@@ -73,6 +75,15 @@ def _format_rest(share: str) -> str:
     ('26', '0.6')
     """
     return str(100 - Decimal(share))
+
+
+def _format_sentence(text: str) -> str:
+    """Write a message as a sentence.
+
+    >>> _format_sentence("the name is taken; choose another")
+    'The name is taken; choose another.'
+    """
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _format_share(value: float | None) -> str:
@@ -98,6 +109,7 @@ def _make_environment() -> Environment:
         "rest": _format_rest,
         "count": count,
         "share": _format_share,
+        "sentence": _format_sentence,
     }
     content = b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()))
     environment.globals |= {"stamp": sha256(content).hexdigest()[:12], "version": version("tacit")}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from tacit.errors import OptionError, SpecificationError
-from tacit.insight.explain import name_unit
+from tacit.insight.explain import bound_percentage, name_unit
 from tacit.ledger.acts import read_acts
 from tacit.ledger.verification import verify
 from tacit.service.console.charts import draw_meter
@@ -19,6 +20,7 @@ from tacit.service.problems import Problem
 from tacit.service.roles import Principal, Role
 from tacit.service.routes.workflow import (
     CheckedQuery,
+    SubjectPolicy,
     check_proposed,
     choose,
     compare_stored,
@@ -47,6 +49,14 @@ _EMPTY: Final = {
     "quality": "",
 }
 """The fields of the form for a query; those of other kinds than the chosen one are ignored."""
+_LABELS: Final = {
+    "name": "name",
+    "pattern": "pattern",
+    "values": "answers",
+    "up_to": "up to",
+    "alpha": "weight of precision",
+    "quality": "quality you need",
+}
 _KINDS: Final = {
     "pattern": "whether it happened",
     "one_of": "which of several",
@@ -268,14 +278,15 @@ def _to_query(form: dict[str, str]) -> dict[str, Any]:
     query[kind] = _require(given, "pattern")
     more = {"pattern": ("alpha", "quality"), "times": ("up_to",), "count": ("by",)}
     if kind not in more:
-        raise OptionError("kind: choose what you want to know")
+        raise OptionError("choose what you want to know")
     for name in more[kind]:
         text = given[name]
         if text and name in _NUMBERS:
             try:
                 query[name] = _NUMBERS[name](text)
             except ValueError as error:
-                raise OptionError(f"{name}: expected a number, such as {_EMPTY[name]}") from error
+                expected = f"expected a number, such as {_EMPTY[name] or 0.9}"
+                raise OptionError(f"{_LABELS[name]}: {expected}") from error
         elif text:
             query[name] = text
     return query
@@ -283,7 +294,7 @@ def _to_query(form: dict[str, str]) -> dict[str, Any]:
 
 def _require(given: dict[str, str], name: str) -> str:
     if not given[name]:
-        raise OptionError(f"{name}: this is missing")
+        raise OptionError(f"{_LABELS[name]}: this is missing")
     return given[name]
 
 
@@ -293,9 +304,9 @@ def _read_values(text: str) -> dict[str, str]:
     for line in filter(None, map(str.strip, text.splitlines())):
         value, colon, pattern = (part.strip() for part in line.partition(":"))
         if not (value and colon and pattern):
-            raise OptionError("values: expected a line such as home: at_home for each answer")
+            raise OptionError("answers: expected a line such as home: at_home for each answer")
         if value in found:
-            raise OptionError(f"values: {value} is there twice")
+            raise OptionError(f"answers: {value} is there twice")
         found[value] = pattern
     return found
 
@@ -309,16 +320,25 @@ def _render_policies(
 ) -> HTMLResponse:
     policies = {one.pattern: one for one in list_policies(state, user)}
     offers = [
-        one.model_dump() | {"policy": policies[one.pattern]} for one in get_catalogue(state, user)
+        one.model_dump() | _describe_policy(policies[one.pattern])
+        for one in get_catalogue(state, user)
     ]
     code = 200 if mistake is None else 422
     view = {
         "offers": offers,
+        "unit": name_unit(state.spec.windows.panes),
         "about": name_unit(state.spec.windows.panes).rpartition(" ")[2],
         "proposals": _list_own(state, user),
         "mistake": mistake,
     }
     return render(request, "policies.html", user, code, **view)
+
+
+def _describe_policy(policy: SubjectPolicy) -> dict[str, Any]:
+    """Add how sure someone could become."""
+    epsilon = None if policy.epsilon is None else Fraction(policy.epsilon)
+    even = None if epsilon is None else str(bound_percentage(Fraction(1, 2), epsilon))
+    return {"policy": policy, "even_odds": even}
 
 
 def _list_waiting(state: ServiceState, user: Principal) -> dict[str, Any]:

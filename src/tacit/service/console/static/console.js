@@ -3,12 +3,14 @@
 
 const SHORT = { hour: "2-digit", minute: "2-digit" };
 const AXIS = { ...SHORT, hourCycle: "h23" };
-const LONG = { day: "numeric", month: "short", ...SHORT };
+const CLOCK = { ...SHORT, second: "2-digit" };
+const DAY = { day: "numeric", month: "short" };
+const FORMS = { long: { ...DAY, ...SHORT }, precise: { ...DAY, ...CLOCK }, clock: CLOCK };
 
 function showTimes(root) {
   for (const element of root.querySelectorAll("time[datetime]")) {
     const moment = new Date(element.dateTime);
-    element.textContent = moment.toLocaleString(undefined, LONG);
+    element.textContent = moment.toLocaleString(undefined, FORMS[element.dataset.form]);
     element.title = element.dateTime;
   }
   for (const element of root.querySelectorAll("text[data-time]")) {
