@@ -140,6 +140,10 @@ def test_the_story_of_all_roles(service: Running, chromium: Browser, tmp_path: P
     assert wide <= 390
 
     operator.click("nav >> text=Tokens")
+    operator.click("tr:has-text('city') >> text=Revoke")  # the question is answered with no
+    assert consumer.goto(f"{service.url}/console")
+    assert consumer.url.endswith("/console")
+    operator.on("dialog", lambda dialog: dialog.accept())
     operator.click("tr:has-text('city') >> text=Revoke")
     consumer.goto(f"{service.url}/console")
     assert consumer.url.endswith("/login")
@@ -203,7 +207,7 @@ def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
         assert "fleets" in operator.inner_text(".diff .added")
         consumer.goto(f"{service.url}/console/propose")
         said = consumer.inner_text("tr:has-text('query fleets')")
-        assert "from now on Expected quality: ± " in said
+        assert "from now on. Expected quality: ± " in said
 
         for window in range(3, 12):
             send(service, window, 1)

@@ -138,7 +138,7 @@ def test_the_story_from_a_proposal_to_an_answer_and_back(live: Live) -> None:
     (cost,) = effect["costs"]
     assert (cost["epsilon"], "late" in cost["queries_after"]) == ("2", True)
     assert ann.approve(number, note="fine", tell_quality=True)["state"] == "approved"
-    assert city.proposal(number)["note"] == f"fine Expected quality: {row['after']:.2f}."
+    assert city.proposal(number)["note"] == f"fine. Expected quality: {row['after']:.2f}."
     live.feed_until(lambda: city.answers(query="late").height if knows(city, "late") else 0)
     answers = city.answers(query="late")
     assert set(answers["query"]) == {"late"}
@@ -217,7 +217,7 @@ def test_proposed_counts_and_values_become_live(rich: Live) -> None:
         note = city.proposal(proposal)["note"]
         if number == 0:  # how exact a count is follows from its epsilon, without history
             assert row["expected_after"].startswith("± ")
-            assert note == f"good Expected quality: {row['expected_after']}."
+            assert note == f"good. Expected quality: {row['expected_after']}."
         else:
             assert note == "good"
     rich.feed_until(lambda: city.answers(query="which").height if knows(city, "which") else 0)

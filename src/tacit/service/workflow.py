@@ -439,7 +439,8 @@ class Workflow:
         with self._lock:
             proposal = self.read(number)
             if tell and proposal.expected is not None:
-                note = f"{note} Expected quality: {proposal.expected}.".strip()
+                said = f"{note.rstrip('.')}. " if note else ""
+                note = f"{said}Expected quality: {proposal.expected}."
             last, _ = self.latest()
             if proposal.state is not ProposalState.READY or proposal.base != last:
                 raise DecidedError(

@@ -125,13 +125,14 @@ def withdraw(state: State, user: User, _form: SessionForm, number: Number) -> Re
 @router.get("/console/policies")
 def show_policies(request: Request, state: State, user: SubjectUser) -> HTMLResponse:
     """Show what a subject may choose."""
-    return _render_policies(request, state, user, None)
+    view = _view_policies(state, user)
+    return render(request, "policies.html", user, **view, swapped=False, mistake=None, given={})
 
 
 @router.get("/console/policies/live")
 def show_own_changes(request: Request, state: State, user: SubjectUser) -> HTMLResponse:
     """Show the subject's changes, without the rest of the page."""
-    return render(request, "propose_live.html", user, proposals=_list_own(state, user))
+    return render(request, "policies_live.html", user, **_view_policies(state, user), swapped=True)
 
 
 @router.post("/console/policies")
@@ -142,7 +143,9 @@ def change_policy(request: Request, state: State, user: SubjectUser, form: Sessi
         choose(state, user, pattern, form.get("epsilon", ""), form.get("limit", ""))
     except (OptionError, Problem) as error:
         detail = error.detail if isinstance(error, Problem) else str(error)
-        return _render_policies(request, state, user, detail)
+        view = _view_policies(state, user)
+        more = {"swapped": False, "mistake": detail, "given": form}
+        return render(request, "policies.html", user, 422, **view, **more)
     return RedirectResponse("/console/policies", 303)
 
 
@@ -315,23 +318,18 @@ def _list_own(state: ServiceState, user: Principal) -> list[Any]:
     return [show_proposal(state, user, one) for one in state.workflow.list_proposals(user)]
 
 
-def _render_policies(
-    request: Request, state: ServiceState, user: Principal, mistake: str | None
-) -> HTMLResponse:
+def _view_policies(state: ServiceState, user: Principal) -> dict[str, Any]:
     policies = {one.pattern: one for one in list_policies(state, user)}
     offers = [
         one.model_dump() | _describe_policy(policies[one.pattern])
         for one in get_catalogue(state, user)
     ]
-    code = 200 if mistake is None else 422
-    view = {
+    return {
         "offers": offers,
         "unit": name_unit(state.spec.windows.panes),
         "about": name_unit(state.spec.windows.panes).rpartition(" ")[2],
         "proposals": _list_own(state, user),
-        "mistake": mistake,
     }
-    return render(request, "policies.html", user, code, **view)
 
 
 def _describe_policy(policy: SubjectPolicy) -> dict[str, Any]:

@@ -13,6 +13,10 @@ function showTimes(root) {
     element.textContent = moment.toLocaleString(undefined, FORMS[element.dataset.form]);
     element.title = element.dateTime;
   }
+  for (const element of root.querySelectorAll("svg title")) {
+    element.textContent = element.textContent.replace(/\d{4}-\d\d-\d\dT\d\d:\d\dZ/, (time) =>
+      new Date(time).toLocaleString(undefined, FORMS.long));
+  }
   for (const element of root.querySelectorAll("text[data-time]")) {
     element.textContent = new Date(element.dataset.time).toLocaleTimeString(undefined, AXIS);
   }
@@ -75,4 +79,6 @@ document.addEventListener("htmx:afterSwap", (event) => {
 });
 document.addEventListener("click", (event) => {
   if (event.target.matches("button.copy")) copy(event.target);
+  const question = event.target.dataset.confirm;
+  if (question && !window.confirm(question)) event.preventDefault();
 });
