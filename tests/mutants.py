@@ -785,7 +785,7 @@ FAULTS: Final = (
         "service/routes/event_streams.py",
         "            if not await is_valid():\n                return  # the token",
         "            if False:\n                return  # the token",
-        "service/test_answers.py",
+        "service/test_security.py",
     ),
     fault(
         "service/routes/event_streams.py",
@@ -912,7 +912,7 @@ FAULTS: Final = (
         "service/workflow.py",
         "if (proposal.role, proposal.author) != (actor.role, actor.name):",
         "if False:",
-        "service/test_workflow.py",
+        "service/test_security.py",
     ),
     fault(
         "service/workflow.py",
@@ -936,7 +936,7 @@ FAULTS: Final = (
         "service/console/views.py",
         "    tables = state.feed.read_last(FeedSelection(subjects=(subject,)), WINDOWS)",
         "    tables = state.feed.read_last(FeedSelection(), WINDOWS)",
-        "service/test_console.py",
+        "service/test_security.py",
     ),
     fault(
         "service/routes/ingest.py",

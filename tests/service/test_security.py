@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hmac
+from collections import Counter
 from typing import Any
 
 import httpx
 import pytest
 
 from tacit.service.access import RequestRates
+from tacit.service.console.views import show_subject
+from tacit.service.roles import Principal, Role
 from tacit.service.routes import event_streams
 from tests.service.services import Running
 from tests.service.test_console import browser, csrf
@@ -94,3 +97,28 @@ def test_a_stream_tells_nothing_more_after_its_token_is_revoked(
             tokens.revoke(mine, actor="test")
             signal.ring()
             assert "retry" not in "".join(parts)  # it has an end
+
+
+def test_nobody_withdraws_a_proposal_of_someone_else(served: Running) -> None:
+    workflow = served.service.state.workflow
+    proposed = workflow.propose_query(
+        Principal(Role.CONSUMER, "city", ""), {"name": "mine", "pattern": "AND(b, c)"}
+    )
+    place = f"/v1/proposals/{proposed.number}"
+    for role, name in (("consumer", "clinic"), ("subject", "t1"), ("operator", "ann")):
+        with served.client(role, name) as client:
+            assert client.delete(place).status_code == 404, role
+    with served.client("consumer", "city") as client:
+        assert client.delete(place).json()["state"] == "withdrawn"
+
+
+def test_the_page_of_a_subject_has_its_own_answers_alone(served: Running) -> None:
+    for subject in ("t1", "t2"):
+        with served.client("subject", subject) as client:
+            answers = client.get("/v1/answers?limit=1000").json()["answers"]
+        assert {one["subject"] for one in answers} == {subject}
+        told = {
+            one["query"]: one["yes"] for one in show_subject(served.service.state, subject)["told"]
+        }
+        counted = Counter(one["query"] for one in answers if one["detected"])
+        assert told == {name: counted[name] for name in told}
