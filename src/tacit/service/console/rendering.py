@@ -78,12 +78,14 @@ def _format_rest(share: str) -> str:
 
 
 def _format_sentence(text: str) -> str:
-    """Write a message as a sentence.
+    """Write a message as a sentence; a name at its beginning stays as it is.
 
-    >>> _format_sentence("the name is taken; choose another")
-    'The name is taken; choose another.'
+    >>> _format_sentence("the name is taken; choose another"), _format_sentence("at_x is private.")
+    ('The name is taken; choose another.', 'at_x is private.')
     """
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    first = text.partition(" ")[0].rstrip(",:;")
+    begin = text[:1].upper() if first.isalpha() else text[:1]
+    return begin + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _format_share(value: float | None) -> str:
