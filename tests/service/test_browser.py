@@ -270,6 +270,34 @@ def test_axe_finds_nothing_and_pages_fit_on_a_phone(service: Running, chromium: 
     assert errors == []
 
 
+def test_axe_finds_nothing_on_pages_with_mistakes(service: Running, chromium: Browser) -> None:
+    page = open_page(chromium, [], color_scheme="light", bypass_csp=True)
+    page.goto(f"{service.url}/login")
+    page.fill("#token", "wrong")
+    page.press("#token", "Enter")
+    page.wait_for_selector(".alert:has-text('The token is unknown, expired or revoked.')")
+    found = {"login": inspect_page(page)}
+    for role, name, path, fields in (
+        ("consumer", "city", "propose", {"name": "a b", "pattern": "SEQ(a", "quality": "x"}),
+        ("subject", "t1", "policies", {"epsilon-1": "x"}),
+        ("operator", "ann", "tokens", {"name": "t1", "expires": "soon"}),
+    ):
+        log_in(page, service, role, name)
+        page.goto(f"{service.url}/console/{path}")
+        for field, typed in fields.items():
+            page.fill(f"#{field}", typed)
+        page.locator("main form button[type=submit]").first.click()
+        page.wait_for_selector(".alert")
+        assert page.input_value(f"#{next(iter(fields))}") == next(iter(fields.values()))
+        found[path] = inspect_page(page)
+        for wrong in ("nothing", "queries/nothing", "acts" if role != "operator" else "map"):
+            answer = page.goto(f"{service.url}/console/{wrong}")
+            assert answer is not None
+            assert answer.status in (403, 404)
+            found[f"{role} {wrong}"] = inspect_page(page)
+    assert {where: what for where, what in found.items() if what} == {}
+
+
 @pytest.mark.soak
 def test_everything_can_be_reached_with_the_keyboard(service: Running, chromium: Browser) -> None:
     page = open_page(chromium, [])
