@@ -189,6 +189,9 @@ def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
         subject.click("button:has-text('Save')")
         assert subject.evaluate("document.documentElement.scrollWidth") <= 390
         expect(subject.locator("#live .chip").first).to_have_text("approved", timeout=300_000)
+        used = "epsilon 0.5 for one subject, one private pattern, one window"
+        expect(subject.locator("#now-1")).to_contain_text(used, timeout=60_000)  # without a reload
+        expect(subject.locator("#now-1 .chip")).to_have_text("your choice")
 
         operator = open_page(chromium, errors)
         log_in(operator, service, "operator", "ann")

@@ -224,6 +224,12 @@ def test_an_email_counts_only_if_it_is_verified(provider: str, tmp_path: Path) -
                 login.finish(attempt, given["state"][0], given["code"][0], redirect)
 
 
+def test_a_provider_that_does_not_tell_the_claim_is_reported(tmp_path: Path) -> None:
+    settings = OpenIdSettings.load(write_settings(tmp_path, "http://localhost:9", "badge"))
+    with pytest.raises(OpenIdError, match="does not tell your badge"):
+        OpenIdLogin(settings)._find_person({"sub": "ann"})
+
+
 def test_forged_id_tokens_are_refused(provider: str, tmp_path: Path) -> None:
     login = OpenIdLogin(OpenIdSettings.load(write_settings(tmp_path, provider)))
     moment = int(time.time())

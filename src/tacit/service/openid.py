@@ -185,9 +185,11 @@ class OpenIdLogin:
                 "the provider has not verified your email address; verify it there, and log in"
                 " again"
             )
-        person = self.settings.people.get(value) if isinstance(value, str) else None
+        if not isinstance(value, str):
+            raise OpenIdError(f"the provider does not tell your {claim}; tell the operator")
+        person = self.settings.people.get(value)
         if person is None:
-            raise UnknownPersonError(str(value))
+            raise UnknownPersonError(value)
         return person
 
     def _verify(self, token: str, nonce: str) -> dict[str, Any]:
