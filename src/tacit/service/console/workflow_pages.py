@@ -348,4 +348,5 @@ def _list_waiting(state: ServiceState, user: Principal) -> dict[str, Any]:
         expected = state.workflow.read(one.number).expected
         waiting.append(one.model_dump() | {"meter": meter, "expected": expected})
     decided = [one for one in shown if one.decided is not None][:_SHOWN]
-    return {"waiting": waiting, "decided": decided}
+    unit = name_unit(state.spec.windows.panes)
+    return {"waiting": waiting, "decided": decided, "unit": unit}
