@@ -25,8 +25,8 @@ _LOG: Final = logging.getLogger(__name__)
 class RefusedReload(NamedTuple):
     """A reload that changed nothing."""
 
-    version: SpecVersion | None
-    """What was refused; None if it could not be read."""
+    plan: str | None
+    """The digest of the plan of the version that was refused; None if it could not be read."""
     error: TacitError
 
 
@@ -76,7 +76,9 @@ class Reloads:
             self._engine.offer(version)
         except TacitError as error:
             self._public.reloads_refused += 1
-            self.refused = (*self.refused, RefusedReload(version, error))[-_MOST_REFUSED:]
+            plan = None if version is None else version.plan_digest
+            refused = RefusedReload(plan, error.with_traceback(None))
+            self.refused = (*self.refused, refused)[-_MOST_REFUSED:]
             _LOG.error("the specification is not reloaded, the old one stays in use: %s", error)
         else:
             self._public.reloads += 1

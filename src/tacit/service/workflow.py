@@ -213,13 +213,13 @@ class Workflow:
     def refused(self) -> dict[str, TacitError]:
         """Why the run refused versions, by the digest of their plans."""
         reloads = () if self.run is None else self.run.refused_reloads
-        return {one.version.plan_digest: one.error for one in reloads if one.version is not None}
+        return {one.plan: one.error for one in reloads if one.plan is not None}
 
     @property
     def unreadable(self) -> TacitError | None:
         """Why the last reload could not read the files; None if it could."""
         reloads = () if self.run is None else self.run.refused_reloads
-        return reloads[-1].error if reloads and reloads[-1].version is None else None
+        return reloads[-1].error if reloads and reloads[-1].plan is None else None
 
     def begin(self) -> None:
         """Begin to plan."""
