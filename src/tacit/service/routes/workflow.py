@@ -42,6 +42,7 @@ _VERSION: Final[dict[str, JsonValue]] = {
     "author": "operator ann",
     "summary": "query jam for city",
     "state": "live",
+    "reason": None,
     "plan": "9f2c",
 }
 _QUALITY: Final[dict[str, JsonValue]] = {
