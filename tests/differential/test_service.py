@@ -17,10 +17,13 @@ import pyarrow as pa
 import pytest
 
 from tacit.engines.setup import RunOptions
+from tacit.errors import SourceError
 from tacit.events.types import EventType
 from tacit.ledger.alchemy import sa
 from tacit.ledger.tables import RELEASES
 from tacit.patterns.tree import elements
+from tacit.pipeline.reloads import Reloads
+from tacit.pipeline.run import Run
 from tacit.planning.planner import plan_without_history
 from tacit.service.console import views
 from tacit.service.console.maps import AreaFigure, collect_figures
@@ -292,6 +295,14 @@ def act(service: Service, world: World) -> Seen:
             number = chosen.json()["number"]
             _wait_until_used(service, number)
             call(Role.SUBJECT, subject, "GET", f"/v1/proposals/{number}")
+            stricter = {**choice, "epsilon": str(float(policy["epsilon"]) / 2)}
+            with _refusing_reloads():
+                chosen = call(Role.SUBJECT, subject, "PUT", change, json=stricter)
+                number = chosen.json()["number"]
+                refused = _wait_until_refused(service, number)
+            for path in (f"/v1/proposals/{number}", "/v1/proposals", "/v1/policies"):
+                shown = call(Role.SUBJECT, subject, "GET", path)
+                assert ("is not in use" in shown.text) == (refused and "policies" not in path)
             break
     for path in ("/v1/policies", "/v1/private", "/v1/statement"):
         call(Role.SUBJECT, subject, "GET", path)
@@ -304,6 +315,28 @@ def act(service: Service, world: World) -> Seen:
     ended = call(Role.OPERATOR, "ann", "DELETE", f"/v1/tokens/{made_id}", "/v1/tokens/made")
     assert ended.status_code == 200
     return seen | _log_in_and_out(service, consumer)
+
+
+@contextmanager
+def _refusing_reloads() -> Iterator[None]:
+    """Let the run refuse versions that were approved."""
+
+    def refuse(*_: Any) -> None:
+        raise SourceError("a column is missing")
+
+    with patch.object(Run, "check_version"), patch.object(Reloads, "check", refuse):
+        yield
+
+
+def _wait_until_refused(service: Service, proposal: int) -> bool:
+    """Wait until a proposal is refused by the run; return False if it has no plan."""
+    workflow, deadline = service.state.workflow, time.monotonic() + PATIENCE
+    while workflow.read(proposal).state in WAITING or (
+        workflow.read(proposal).version is not None and not workflow.refused
+    ):
+        assert time.monotonic() < deadline, workflow.read(proposal)
+        time.sleep(0.02)
+    return bool(workflow.refused)
 
 
 def _wait_until_used(service: Service, proposal: int) -> None:

@@ -31,11 +31,12 @@ def test_results_show_what_was_refused(frame: pl.DataFrame) -> None:
     assert "refused" not in repr(tacit.detect(tacit.loads(SPEC), frame.head(2)))
 
 
-def test_explanations_audits_curves_and_findings_print_as_text(frame: pl.DataFrame) -> None:
-    spec = tacit.loads(SPEC)
-    plan = tacit.plan(spec, frame.head(2))
+def test_explanations_audits_curves_and_other_reports_print_as_text(frame: pl.DataFrame) -> None:
+    spec, history = tacit.loads(SPEC), frame.head(2)
+    plan = tacit.plan(spec, history)
     for shown in (
-        tacit.explain(spec), tacit.audit(plan), tacit.curve(spec, frame.head(2)), tacit.doctor(spec)
+        tacit.explain(spec), tacit.audit(plan), tacit.curve(spec, history), tacit.doctor(spec),
+        tacit.leaks(spec, history), tacit.attack(spec, history, plan=plan),
     ):  # fmt: skip
         assert repr(shown) == str(shown)
         assert "(" + type(shown).__name__ not in repr(shown)

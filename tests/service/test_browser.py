@@ -140,6 +140,10 @@ def test_the_story_of_all_roles(service: Running, chromium: Browser, tmp_path: P
     assert wide <= 390
 
     operator.click("nav >> text=Tokens")
+    operator.click("tr:has-text('city') >> text=Revoke")  # the question is answered with no
+    assert consumer.goto(f"{service.url}/console")
+    assert consumer.url.endswith("/console")
+    operator.on("dialog", lambda dialog: dialog.accept())
     operator.click("tr:has-text('city') >> text=Revoke")
     consumer.goto(f"{service.url}/console")
     assert consumer.url.endswith("/login")
@@ -185,6 +189,9 @@ def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
         subject.click("button:has-text('Save')")
         assert subject.evaluate("document.documentElement.scrollWidth") <= 390
         expect(subject.locator("#live .chip").first).to_have_text("approved", timeout=300_000)
+        used = "epsilon 0.5 for one subject, one private pattern, one window"
+        expect(subject.locator("#now-1")).to_contain_text(used, timeout=60_000)  # without a reload
+        expect(subject.locator("#now-1 .chip")).to_have_text("your choice")
 
         operator = open_page(chromium, errors)
         log_in(operator, service, "operator", "ann")
@@ -203,7 +210,7 @@ def test_the_story_of_a_proposal(tmp_path: Path, chromium: Browser) -> None:
         assert "fleets" in operator.inner_text(".diff .added")
         consumer.goto(f"{service.url}/console/propose")
         said = consumer.inner_text("tr:has-text('query fleets')")
-        assert "from now on Expected quality: ± " in said
+        assert "from now on. Expected quality: ± " in said
 
         for window in range(3, 12):
             send(service, window, 1)
@@ -264,6 +271,34 @@ def test_axe_finds_nothing_and_pages_fit_on_a_phone(service: Running, chromium: 
     assert len(found) == 1 + len(people) + 1 + len(OPERATOR_PAGES) + len(CITY_PAGES) + 3 + 1
     assert {where: what for where, what in found.items() if what} == {}
     assert errors == []
+
+
+def test_axe_finds_nothing_on_pages_with_mistakes(service: Running, chromium: Browser) -> None:
+    page = open_page(chromium, [], color_scheme="light", bypass_csp=True)
+    page.goto(f"{service.url}/login")
+    page.fill("#token", "wrong")
+    page.press("#token", "Enter")
+    page.wait_for_selector(".alert:has-text('The token is unknown, expired or revoked.')")
+    found = {"login": inspect_page(page)}
+    for role, name, path, fields in (
+        ("consumer", "city", "propose", {"name": "a b", "pattern": "SEQ(a", "quality": "x"}),
+        ("subject", "t1", "policies", {"epsilon-1": "x"}),
+        ("operator", "ann", "tokens", {"name": "t1", "expires": "soon"}),
+    ):
+        log_in(page, service, role, name)
+        page.goto(f"{service.url}/console/{path}")
+        for field, typed in fields.items():
+            page.fill(f"#{field}", typed)
+        page.locator("main form button[type=submit]").first.click()
+        page.wait_for_selector(".alert")
+        assert page.input_value(f"#{next(iter(fields))}") == next(iter(fields.values()))
+        found[path] = inspect_page(page)
+        for wrong in ("nothing", "queries/nothing", "acts" if role != "operator" else "map"):
+            answer = page.goto(f"{service.url}/console/{wrong}")
+            assert answer is not None
+            assert answer.status in (403, 404)
+            found[f"{role} {wrong}"] = inspect_page(page)
+    assert {where: what for where, what in found.items() if what} == {}
 
 
 @pytest.mark.soak

@@ -166,8 +166,8 @@ def test_a_query_is_checked_while_it_is_typed(served: Running) -> None:
             ({"kind": "one_of", "values": "x: a\ny: SEQ(b, c)"}, "This can be proposed"),
             ({"kind": "one_of", "values": "x: a\ny"}, "expected a line such as"),
             ({"kind": "one_of", "values": "x: a\nx: b"}, "x is there twice"),
-            ({"kind": "one_of"}, "values: this is missing"),
-            ({"kind": "nothing"}, "choose what you want to know"),
+            ({"kind": "one_of"}, "Answers: this is missing"),
+            ({"kind": "nothing"}, "Choose what you want to know"),
         ):
             whole = form | {"pattern": "SEQ(a, b)"} | more
             assert said in client.post("/console/propose/check", data=whole).text, more
@@ -221,6 +221,50 @@ def test_a_token_is_created_shown_once_and_revoked(served: Running) -> None:
         revoked = client.post(f"/console/tokens/{found[1]}/revoke", data={"csrf": token})
         assert revoked.status_code == 303
         assert served.service.state.tokens.check(found[0]) is None
+
+
+def test_a_form_with_a_mistake_keeps_what_was_typed(served: Running) -> None:
+    with browser(served, "operator", "ann") as client:
+        form = {"csrf": csrf(client.get("/console/tokens")), "role": "subject", "name": "t3"}
+        again = client.post("/console/tokens", data={**form, "expires": "soon", "note": EVIL})
+        assert again.status_code == 422
+        assert "<option selected>subject</option>" in again.text
+        for typed in ("t3", "soon", "&lt;script&gt;alert(1)&lt;/script&gt;"):
+            assert f'value="{typed}"' in again.text
+        assert "got &#39;soon&#39;." in again.text
+    with browser(served, "subject", "t3") as client:
+        form = {"csrf": csrf(client.get("/console/policies")), "pattern": "visit"}
+        for epsilon, said in (("9", "Epsilon must be"), ("x", "Epsilon must be a number")):
+            wrong = client.post("/console/policies", data={**form, "epsilon": epsilon})
+            assert wrong.status_code == 422
+            card = wrong.text.split("<h2>visit</h2>")[1].split("</section>")[0]
+            assert said in card
+            assert f'value="{epsilon}"' in card
+        unknown = client.post("/console/policies", data={**form, "pattern": "nope", "epsilon": "1"})
+        assert "The catalogue has no pattern of this name." in unknown.text
+
+
+def test_an_epsilon_is_shown_with_its_unit(served: Running) -> None:
+    unit = "for one subject, one private pattern, one window"
+    with browser(served, "subject", "t3") as client:
+        policies, page = client.get("/console/policies").text, client.get("/console").text
+    assert f"Now: epsilon 2 {unit}, and at most epsilon 20 per day." in policies
+    assert "A 50:50 guess about one window can become 89 : 11 at most." in policies
+    assert f"epsilon 2 {unit}" in page
+    assert 'data-form="long">01 Jan 1970 00:00 UTC</time>' in page  # when the period began
+    with browser(served, "operator", "ann") as client:
+        assert "epsilon 16 of 20 per day" in client.get("/console").text
+    with browser(served, "consumer", "city") as client:
+        assert f"(epsilon 2 {unit})" in client.get("/console/queries/both").text
+
+
+def test_problems_are_shown_with_the_pages_of_the_role(served: Running) -> None:
+    with browser(served, "consumer", "city") as client:
+        for path in ("/console/tokens", "/console/queries/nothing"):
+            page = client.get(path).text
+            assert 'href="/console/propose"' in page
+            assert "Back to the overview" in page
+        assert "You have no query of this name." in page
 
 
 def test_a_session_ends_with_logout_and_with_its_token(served: Running) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,17 @@ def test_the_map_shows_what_was_released_last(city: Running) -> None:
     assert page.count('class="place"') == 3
     assert own.count('class="place"') == 2
     assert 'class="place"' not in none
+
+
+def test_the_surest_answers_say_what_the_answer_is(city: Running) -> None:
+    with city.client("consumer", "city") as client:
+        client.post("/login", data={"token": city.token("consumer", "city")})
+        page = client.get("/console").text
+    surest = page.split("Surest answers", 1)[1]
+    rows = re.findall(r"<tr><td>(t\d)</td><td>(\w+)</td><td>(\w+)</td>", surest)
+    assert len(rows) == 8
+    assert {value for _, query, value in rows if query == "place"} <= {"clinic", "depot"}
+    assert {value for _, query, value in rows if query == "dry"} <= {"yes"}
 
 
 def test_a_consumer_sees_no_area_of_others(city: Running) -> None:

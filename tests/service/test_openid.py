@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hmac
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -108,11 +110,18 @@ def test_a_revoked_login_ends_its_session(guarded: Running) -> None:
         assert browser.get("/console").headers["location"] == "/login"
 
 
-def test_someone_unknown_gets_no_session(guarded: Running) -> None:
+def test_someone_unknown_gets_no_session(
+    guarded: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     with httpx.Client(base_url=guarded.url, verify=TLS) as browser:
-        refused = log_in(browser, "mallory")
+        caplog.clear()
+        refused = log_in(browser, "mallory<b>")
         assert refused.status_code == 403
-        assert "ask the operator" in refused.text
+        assert (
+            "The provider knows you as mallory&lt;b&gt;, but you have no role here" in refused.text
+        )
+        assert "no role here" in caplog.text
+        assert "mallory" not in caplog.text
         assert browser.get("/console").headers["location"] == "/login"
 
 
@@ -137,8 +146,68 @@ def test_a_code_works_once_and_cancelling_is_no_login(guarded: Running) -> None:
         assert browser.get(back).status_code == 200
     with httpx.Client(base_url=guarded.url, cookies=kept) as again:
         assert again.get(back).status_code == 403
-        assert again.get("/login/openid/done?error=access_denied").status_code == 403
     guarded.service.state.access.failures.__init__()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("error=access_denied", "was cancelled at the provider"),
+        ("error=temporarily_unavailable", "cannot log anyone in now"),
+        ("error=%3Cb%3Enot+ours", "The provider refused the login"),
+        ("", "The provider refused the login"),
+        ("code=x&state=y", "took longer than 10 minutes, or was begun in another browser"),
+    ],
+)
+def test_a_login_that_fails_says_why_and_can_be_begun_again(
+    guarded: Running, query: str, says: str
+) -> None:
+    guarded.service.state.access.failures.__init__()  # type: ignore[misc]
+    with httpx.Client(base_url=guarded.url, verify=TLS) as browser:
+        refused = browser.get(f"/login/openid/done?{query}")
+        assert refused.status_code == 403
+        assert says in refused.text
+        assert "not ours" not in refused.text
+        assert 'href="/login/openid"' in refused.text
+        assert log_in(browser, "bob").status_code == 200
+
+
+def test_failed_logins_are_throttled(guarded: Running) -> None:
+    failures = guarded.service.state.access.failures
+    failures.__init__()  # type: ignore[misc]
+    with httpx.Client(base_url=guarded.url, verify=TLS) as browser:
+        found = [browser.get("/login/openid/done?code=x&state=y") for _ in range(12)]
+        assert [one.status_code for one in found] == [403] * 10 + [429] * 2
+        assert 0 < int(found[-1].headers["retry-after"]) <= 61
+        assert "Too many logins from your address have failed" in found[-1].text
+        assert log_in(browser, "ann").status_code == 429
+        failures.__init__()  # type: ignore[misc]
+        assert log_in(browser, "ann").status_code == 200
+
+
+def test_the_state_and_the_nonce_must_be_those_of_the_attempt(
+    provider: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are compared in constant time."""
+    login = OpenIdLogin(OpenIdSettings.load(write_settings(tmp_path, provider)))
+    attempt, redirect = LoginAttempt.start(), "http://localhost/login/openid/done"
+    compared: list[tuple[bytes, bytes]] = []
+    compare = hmac.compare_digest
+
+    def record(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return compare(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", record)
+    back = httpx.post(login.begin(attempt, redirect), data={"sub": "ann"})
+    code = parse_qs(urlsplit(back.headers["location"]).query)["code"][0]
+    with pytest.raises(OpenIdError, match="another browser"):
+        login.finish(attempt, "another state", code, redirect)
+    assert (attempt.state.encode(), b"another state") in compared
+    other = replace(attempt, nonce="another nonce")
+    with pytest.raises(OpenIdError, match="belongs to another login"):
+        login.finish(other, attempt.state, code, redirect)
+    assert (attempt.nonce.encode(), b"another nonce") in compared
 
 
 def test_an_email_counts_only_if_it_is_verified(provider: str, tmp_path: Path) -> None:
@@ -153,6 +222,12 @@ def test_an_email_counts_only_if_it_is_verified(provider: str, tmp_path: Path) -
         else:
             with pytest.raises(OpenIdError, match="verified"):
                 login.finish(attempt, given["state"][0], given["code"][0], redirect)
+
+
+def test_a_provider_that_does_not_tell_the_claim_is_reported(tmp_path: Path) -> None:
+    settings = OpenIdSettings.load(write_settings(tmp_path, "http://localhost:9", "badge"))
+    with pytest.raises(OpenIdError, match="does not tell your badge"):
+        OpenIdLogin(settings)._find_person({"sub": "ann"})
 
 
 def test_forged_id_tokens_are_refused(provider: str, tmp_path: Path) -> None:

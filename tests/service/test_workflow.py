@@ -21,6 +21,7 @@ from tacit.errors import PlanError, ServiceError
 from tacit.ledger.acts import ActKind, read_acts
 from tacit.ledger.ledger import Ledger
 from tacit.ledger.verification import verify
+from tacit.pipeline.run import Run
 from tacit.progress import ProgressCallback
 from tacit.service.planner import PlanJob, PlannerProcess
 from tacit.service.serving import SetupOptions
@@ -137,7 +138,7 @@ def test_the_story_from_a_proposal_to_an_answer_and_back(live: Live) -> None:
     (cost,) = effect["costs"]
     assert (cost["epsilon"], "late" in cost["queries_after"]) == ("2", True)
     assert ann.approve(number, note="fine", tell_quality=True)["state"] == "approved"
-    assert city.proposal(number)["note"] == f"fine Expected quality: {row['after']:.2f}."
+    assert city.proposal(number)["note"] == f"fine. Expected quality: {row['after']:.2f}."
     live.feed_until(lambda: city.answers(query="late").height if knows(city, "late") else 0)
     answers = city.answers(query="late")
     assert set(answers["query"]) == {"late"}
@@ -216,7 +217,7 @@ def test_proposed_counts_and_values_become_live(rich: Live) -> None:
         note = city.proposal(proposal)["note"]
         if number == 0:  # how exact a count is follows from its epsilon, without history
             assert row["expected_after"].startswith("± ")
-            assert note == f"good Expected quality: {row['expected_after']}."
+            assert note == f"good. Expected quality: {row['expected_after']}."
         else:
             assert note == "good"
     rich.feed_until(lambda: city.answers(query="which").height if knows(city, "which") else 0)
@@ -416,6 +417,116 @@ def test_an_older_version_again_is_live_when_its_windows_are(live: Live) -> None
     assert list_states(ann) == ["next", "next", "live"]
     live.feed_until(lambda: list_states(ann) == ["live", "earlier", "earlier"])
     assert city.answers(query="late").height >= 5  # of the version in between
+
+
+def test_a_version_that_the_run_refuses_says_so_and_what_applied_before_still_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry loses a subject. When it is complete again, the version is approved again."""
+    write_registry(tmp_path)
+    registry = tmp_path / "subjects.csv"
+    complete = registry.read_text()
+    with running(tmp_path, spec=RICH) as service:
+        live = Live(service)
+        live.wait(lambda: service.service.state.ready)
+        city, ann, t1 = (
+            live.connect(*who)
+            for who in (("consumer", "city"), ("operator", "ann"), ("subject", "t1"))
+        )
+        live.feed(2)
+        live.wait(lambda: released_until(service.service.state) is not None)
+        number = city.propose_query("late", "b")["number"]
+        live.wait(lambda: ann.proposal(number)["state"] == "ready")
+        registry.write_text("".join(complete.splitlines(keepends=True)[:-1]))
+        with pytest.raises(ServiceError, match="1 subject would lose their answers") as conflict:
+            ann.approve(number)
+        assert (conflict.value.status, len(ann.versions())) == (409, 1)
+        monkeypatch.setattr(Run, "check_version", lambda *_: None)  # it changes after the check
+        ann.approve(number)
+        live.wait(lambda: list_states(ann) == ["refused", "live"])
+        chosen = t1.choose("visit", epsilon="0.5", limit="10 per day")["number"]
+        live.wait(lambda: list_states(ann) == ["refused", "refused", "live"])
+        for reader, own in ((city, number), (t1, chosen)):
+            seen = reader.proposal(own)
+            assert (seen["state"], seen["reached"]) == ("refused", None)
+            assert "What applied before still does" in seen["reason"]
+            assert "1 subject" not in seen["reason"]
+            assert "1 subject would lose" in ann.proposal(own)["reason"]
+        assert "1 subject would lose" in ann.versions()[0]["reason"]
+        assert (shown(t1)["visit"], t1.policies()[0]["epsilon"]) == ("2", "2")
+        assert t1.policies()[0]["pending"] == chosen
+        check_pages_of_refused(service, ann, city, t1)
+        before = released_until(service.service.state)
+        live.feed(2)
+        live.wait(lambda: released_until(service.service.state) != before)
+        assert "late" not in {*city.answers()["query"]}
+        monkeypatch.undo()
+        registry.write_text(complete)
+        ann.approve_version(3)
+        live.feed_until(lambda: list_states(ann) == ["live", "earlier", "earlier", "earlier"])
+        assert (city.proposal(number)["state"], t1.proposal(chosen)["state"]) == ("approved",) * 2
+        assert (shown(t1)["visit"], t1.policies()[0]["pending"]) == ("0.5", None)
+        live.feed_until(lambda: city.answers(query="late").height)
+        assert "The run refused" not in read_page(service, ann, "versions")
+
+
+def check_pages_of_refused(
+    service: Running, ann: tacit.ServiceClient, city: tacit.ServiceClient, t1: tacit.ServiceClient
+) -> None:
+    """Check that everyone's page says what the run refused."""
+    for page, reader, text in (
+        ("versions", ann, "The run refused version 3, and version 1 stays in use."),
+        ("approvals", ann, "by the run"),
+        ("", ann, "2 refused"),
+        ("propose", city, "What applied before still does"),
+        ("policies", t1, "A change is not in use yet."),
+    ):
+        assert text in read_page(service, reader, page)
+
+
+def test_files_that_the_run_refuses_say_so_until_they_are_corrected(tmp_path: Path) -> None:
+    with running(tmp_path) as service:
+        live = Live(service)
+        ann, path = live.connect("operator", "ann"), tmp_path / "spec.yaml"
+        live.wait(lambda: service.service.state.ready)
+        right = path.read_text()
+        path.write_text(right.replace("size: 1 min", "size: 2 min"))
+        service.service.reload()
+        live.wait(lambda: list_states(ann) == ["refused", "live"])
+        assert "windows cannot be changed during a run" in ann.versions()[0]["reason"]
+        path.write_text(right.replace("AND(a, c)", "AND(a, b)"))
+        service.service.reload()
+        live.feed_until(lambda: list_states(ann) == ["live", "earlier", "earlier"])
+        path.write_text("version: 1\n")
+        service.service.reload()
+        live.wait(lambda: "The files were not read again" in read_page(service, ann, "versions"))
+        assert list_states(ann) == ["live", "earlier", "earlier"]
+
+
+def test_a_version_that_is_approved_while_the_run_is_set_up_becomes_live(tmp_path: Path) -> None:
+    with running(tmp_path) as service:
+        live = Live(service)
+        workflow = service.service.state.workflow
+        live.wait(lambda: service.service.state.ready)
+        city, ann = live.connect("consumer", "city"), live.connect("operator", "ann")
+        run, workflow.run = workflow.run, None
+        assert run is not None
+        number = city.propose_query(**QUERY)["number"]
+        live.wait(lambda: ann.proposal(number)["state"] == "ready")
+        ann.approve(number)
+        assert not knows(city, "late")
+        workflow.attach(run)
+        live.wait(lambda: knows(city, "late"))
+
+
+def read_page(service: Running, who: tacit.ServiceClient, page: str) -> str:
+    """Return a page of the console as someone sees it."""
+    me = who.identity()
+    with service.client() as browser:
+        browser.post("/login", data={"token": service.token(me["role"], me["name"])})
+        found = browser.get(f"/console/{page}".removesuffix("/"))
+        assert found.status_code == 200
+        return found.text
 
 
 def list_states(operator: tacit.ServiceClient) -> list[str]:

@@ -169,6 +169,9 @@ class AttackReport:
             lines += ["", *_pattern_lines(pattern)]
         return "\n".join([*lines, "", fill(_MEANING, 100)])
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         rows = [
             (pattern.private, *_row(guess))

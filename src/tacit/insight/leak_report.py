@@ -186,6 +186,9 @@ class LeakReport:
     def __str__(self) -> str:
         return "\n".join([*_static_lines(self), *_list_measured(self)])
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         return format_html_table(_summary(self), _HEAD, map(_row, self.leaks[:_SHOWN]))
 

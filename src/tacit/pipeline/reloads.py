@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tacit.errors import SourceError, StateError, TacitError
 from tacit.pipeline.compiled_spec import CompiledSpec
@@ -18,7 +18,16 @@ from tacit.privacy.noise import Noise
 
 ReadColumns: TypeAlias = Mapping[str, frozenset[str]]
 """The columns that are read from each stream."""
+_MOST_REFUSED: Final = 100
 _LOG: Final = logging.getLogger(__name__)
+
+
+class RefusedReload(NamedTuple):
+    """A reload that changed nothing."""
+
+    plan: str | None
+    """The digest of the plan of the version that was refused; None if it could not be read."""
+    error: TacitError
 
 
 class Reloads:
@@ -38,6 +47,8 @@ class Reloads:
         self._public = public
         self._reread = reread
         self._requested = threading.Event()
+        self.refused: tuple[RefusedReload, ...] = ()
+        """The reloads that were refused since the last one that was accepted."""
 
     def request(self) -> None:
         """Request a reload. Any thread may call it."""
@@ -54,24 +65,33 @@ class Reloads:
         if not self._requested.is_set():
             return
         self._requested.clear()
+        version = None
         try:
             if self._reread is None:
                 raise StateError(
                     "this run cannot reload: it was not started from a specification file"
                 )
             version = self._reread()
-            self._engine.windows.check_version(version, learning=self._engine.learning > 0)
-            self._check_sources(version, reading)
+            self.check(version, reading)
             self._engine.offer(version)
         except TacitError as error:
             self._public.reloads_refused += 1
+            plan = None if version is None else version.plan_digest
+            refused = RefusedReload(plan, error.with_traceback(None))
+            self.refused = (*self.refused, refused)[-_MOST_REFUSED:]
             _LOG.error("the specification is not reloaded, the old one stays in use: %s", error)
         else:
             self._public.reloads += 1
+            self.refused = ()
             _LOG.info("the specification is reloaded")
             if not self._engine.learning:
                 self._engine.check_names()
                 self.warn()
+
+    def check(self, version: SpecVersion, reading: ReadColumns | None = None) -> None:
+        """Raise if the run cannot change to a version. Any thread may call it."""
+        self._engine.windows.check_version(version, learning=self._engine.learning > 0)
+        self._check_sources(version, self.columns if reading is None else reading)
 
     def warn(self) -> None:
         """Log warnings about the registry."""

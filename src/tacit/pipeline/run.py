@@ -32,7 +32,7 @@ from tacit.pipeline.delivery import open_delivery
 from tacit.pipeline.evaluators import Evaluator
 from tacit.pipeline.reader import IDLE_SECONDS, Input, InputStatus, Reader, check_different
 from tacit.pipeline.refusals import Refusals
-from tacit.pipeline.reloads import ReadColumns, Reloads, check_inputs
+from tacit.pipeline.reloads import ReadColumns, RefusedReload, Reloads, check_inputs
 from tacit.pipeline.retries import GRACE, LedgerRetry
 from tacit.pipeline.settlement import RunOutcome, Settlement
 from tacit.pipeline.sinks import Sink
@@ -345,6 +345,15 @@ class Run:
         If they have mistakes, the old ones stay in use. Any thread may call it.
         """
         self._reloads.request()
+
+    def check_version(self, version: SpecVersion) -> None:
+        """Raise if the run could not reload this version. Any thread may call it."""
+        self._reloads.check(version)
+
+    @property
+    def refused_reloads(self) -> Sequence[RefusedReload]:
+        """The reloads that were refused since the last one that was accepted."""
+        return self._reloads.refused
 
     # Status and cleanup
 

@@ -43,6 +43,15 @@ class OpenIdError(TacitError):
     """The provider cannot be reached, or its response cannot be accepted."""
 
 
+class UnknownPersonError(OpenIdError):
+    """The provider knows someone who has no role here."""
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+        """Who that is: shown to themselves, and not logged."""
+        super().__init__("you have no role here; ask the operator to add you")
+
+
 class Person(Config):
     """The role and the name that someone has in the service."""
 
@@ -152,7 +161,7 @@ class OpenIdLogin:
     def finish(self, attempt: LoginAttempt, state: str, code: str, redirect: str) -> Person:
         """Return who logged in; raise OpenIdError if the provider does not confirm it."""
         if not hmac.compare_digest(attempt.state.encode(), state.encode()):
-            raise OpenIdError("the login was begun in another browser; log in again")
+            raise OpenIdError("this login was begun in another browser or tab; log in again")
         fields = {
             "grant_type": "authorization_code",
             "code": code,
@@ -172,10 +181,15 @@ class OpenIdLogin:
         claim = self.settings.claim
         value = claims.get(claim)
         if claim == "email" and claims.get("email_verified") is not True:
-            raise OpenIdError("the provider has not verified your email address")
-        person = self.settings.people.get(value) if isinstance(value, str) else None
+            raise OpenIdError(
+                "the provider has not verified your email address; verify it there, and log in"
+                " again"
+            )
+        if not isinstance(value, str):
+            raise OpenIdError(f"the provider does not tell your {claim}; tell the operator")
+        person = self.settings.people.get(value)
         if person is None:
-            raise OpenIdError("you are not registered here; ask the operator")
+            raise UnknownPersonError(value)
         return person
 
     def _verify(self, token: str, nonce: str) -> dict[str, Any]:

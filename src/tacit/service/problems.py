@@ -101,7 +101,9 @@ def respond(request: Request, problem: Problem) -> Response:
     from tacit.service.console.rendering import render
 
     title = HTTPStatus(problem.status).phrase
-    page = render(request, "problem.html", code=problem.status, title=title, detail=problem.detail)
+    reader = getattr(request.state, "reader", None)
+    about = {"title": title, "detail": problem.detail}
+    page = render(request, "problem.html", reader, problem.status, **about)
     page.headers.update(problem.headers)
     return page
 

@@ -54,7 +54,8 @@ class Service:
             run = stack.enter_context(opened)
             if self.options.target is not None:
                 run.add_sink(stack.enter_context(open_resumable_sink(self.options.target)))
-            self.state.run = self.state.workflow.run = run
+            self.state.run = run
+            self.state.workflow.attach(run)
             if self._stopping.is_set():
                 run.stop()
             yield run

@@ -191,6 +191,8 @@ class Workflow:
         self._progress: dict[int, tuple[float, str]] = {}
         self._thread = threading.Thread(target=self._work, name="tacit-workflow", daemon=True)
         self._cache: tuple[int, StoredVersion] | None = None
+        self._given = 0
+        """The version that the run was given last."""
         create_tables(ledger.database)
 
     # Versions
@@ -199,6 +201,25 @@ class Workflow:
         """Return the version to run with: the last approved one, unless the files have changed."""
         self._take_files(files)
         return self.read_version()
+
+    def attach(self, run: Run) -> None:
+        """Let versions become live in a run, also one that was approved while it was set up."""
+        with self._lock:
+            self.run = run
+            if self._last_number(VERSIONS) != self._given:
+                run.reload()
+
+    @property
+    def refused(self) -> dict[str, TacitError]:
+        """Why the run refused versions, by the digest of their plans."""
+        reloads = () if self.run is None else self.run.refused_reloads
+        return {one.plan: one.error for one in reloads if one.plan is not None}
+
+    @property
+    def unreadable(self) -> TacitError | None:
+        """Why the last reload could not read the files; None if it could."""
+        reloads = () if self.run is None else self.run.refused_reloads
+        return reloads[-1].error if reloads and reloads[-1].plan is None else None
 
     def begin(self) -> None:
         """Begin to plan."""
@@ -226,7 +247,8 @@ class Workflow:
 
     def read_version(self) -> SpecVersion:
         """Return the latest version as a run uses it."""
-        return self._to_run(self.latest()[1])
+        self._given, stored = self.latest()
+        return self._to_run(stored)
 
     def _to_run(self, stored: StoredVersion) -> SpecVersion:
         return SpecVersion(self.options.register(stored.spec), stored.plan)
@@ -417,7 +439,8 @@ class Workflow:
         with self._lock:
             proposal = self.read(number)
             if tell and proposal.expected is not None:
-                note = f"{note} Expected quality: {proposal.expected}.".strip()
+                said = f"{note.rstrip('.')}. " if note else ""
+                note = f"{said}Expected quality: {proposal.expected}."
             last, _ = self.latest()
             if proposal.state is not ProposalState.READY or proposal.base != last:
                 raise DecidedError(
@@ -528,10 +551,13 @@ class Workflow:
         self._wake.set()
 
     def _check_live(self, version: SpecVersion) -> None:
-        """Raise if the run could not change to a version."""
-        if self.run is not None:
-            engine = self.run.engine
-            engine.windows.check_version(version, learning=engine.learning > 0)
+        """Raise DecidedError if the run could not change to a version."""
+        if self.run is None:
+            return
+        try:
+            self.run.check_version(version)
+        except TacitError as error:
+            raise DecidedError(f"the run cannot change to this: {error}") from error
 
     def _check_registered(self, subject: str) -> None:
         """Raise OptionError if the run has no subject of this name, or does not know yet.

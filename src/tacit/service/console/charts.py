@@ -26,7 +26,7 @@ def draw_grid(grid: AnswerGrid, what: str) -> Markup:
     """
     step = _CELL + _GAP
     label_width = min(_WIDEST, 16 + 7 * max((len(name) for name in grid.rows), default=0))
-    width, height = step * len(grid.starts), step * len(grid.rows) + 18
+    width, height = step * max(2, len(grid.starts)), step * len(grid.rows) + 18
     names = Markup("").join(
         Markup('<text x="{}" y="{}">{}</text>').format(
             label_width - 8, row * step + 12, _shorten(name)
@@ -68,7 +68,7 @@ def _draw_cell(grid: AnswerGrid, row: int, column: int) -> Markup:
         ).format(x + 3, y + _CELL - 4.5, _CELL - 6)
     return Markup(
         '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="4" fill-opacity="{:.2f}">'
-        "<title>{}, {:%d %b %H:%M} UTC: {}, {:.0f} % sure</title></rect>{}"
+        "<title>{}, {:%Y-%m-%dT%H:%MZ}: {}, {:.0f} % sure</title></rect>{}"
     ).format(
         "yes" if yes else "no",
         x,
@@ -126,7 +126,7 @@ def draw_counts(rows: Sequence[Mapping[str, Any]], what: str, height: int = 72) 
             ).format(x + 1, middle - 1.5)
         parts.append(
             Markup(
-                "<g><title>{:%d %b %H:%M} UTC: {}, from {} to {}</title>"
+                "<g><title>{:%Y-%m-%dT%H:%MZ}: {}, from {} to {}</title>"
                 '<rect class="interval" x="{}" y="{:.1f}" width="2" height="{:.1f}"/>{}</g>'
             ).format(
                 row["window_start"],

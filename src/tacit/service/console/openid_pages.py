@@ -12,7 +12,13 @@ from tacit.ledger.database import now
 from tacit.service.access import address_of
 from tacit.service.console.rendering import render
 from tacit.service.dependencies import State
-from tacit.service.openid import ATTEMPT_SECONDS, LoginAttempt, OpenIdError, OpenIdLogin
+from tacit.service.openid import (
+    ATTEMPT_SECONDS,
+    LoginAttempt,
+    OpenIdError,
+    OpenIdLogin,
+    UnknownPersonError,
+)
 from tacit.service.problems import Problem
 from tacit.service.sessions import LIFETIME, set_cookie
 from tacit.service.state import ServiceState
@@ -62,23 +68,34 @@ def finish_login(
     state: State,
     code: Text = "",
     returned: Annotated[str, Query(alias="state", max_length=_LONGEST)] = "",
+    error: Text = "",
 ) -> Response:
     """Open a session for whom the provider confirms."""
     openid = find_login(state)
     key = address_of(request), "openid"
     wait = state.access.failures.wait(key)
     if wait:
-        retry = {"Retry-After": str(int(wait) + 1)}
-        raise Problem(429, "too many failed logins; try again later", headers=retry)
+        again = int(wait) + 1
+        late = OpenIdError(
+            f"too many logins from your address have failed; try again in {again} seconds"
+        )
+        response = _refuse(request, late, 429)
+        response.headers["Retry-After"] = str(again)
+        return response
     name = _SECURE if request.url.scheme == "https" else _PLAIN
     attempt = LoginAttempt.from_cookie(request.cookies.get(name, ""))
     try:
-        if attempt is None or not code:
-            raise OpenIdError("the login was cancelled or took too long; log in again")
+        if not code:
+            raise OpenIdError(_explain(error))
+        if attempt is None:
+            raise OpenIdError(
+                f"the login took longer than {ATTEMPT_SECONDS // 60} minutes, or was begun in"
+                " another browser; log in again"
+            )
         person = openid.finish(attempt, returned, code, _redirect(request, openid))
-    except OpenIdError as error:
+    except OpenIdError as refused:
         state.access.failures.add(key)
-        response = _refuse(request, error, 403)
+        response = _refuse(request, refused, 403)
     else:
         _, record = state.tokens.create(
             person.role,
@@ -96,9 +113,21 @@ def finish_login(
     return response
 
 
+def _explain(error: str) -> str:
+    """Say what a provider means that sends no code; its text is not repeated."""
+    if error == "access_denied":
+        return "the login was cancelled at the provider; log in again, or with a token"
+    if error in ("server_error", "temporarily_unavailable"):
+        return "the provider cannot log anyone in now; try again later"
+    return "the provider refused the login; if that happens again, tell the operator"
+
+
 def _refuse(request: Request, error: OpenIdError, code: int) -> Response:
     log.warning("a login with OpenID Connect failed: %s", error)
-    return render(request, "login.html", code=code, mistake=str(error), openid=True)
+    mistake = str(error)
+    if isinstance(error, UnknownPersonError):
+        mistake = f"the provider knows you as {error.value}, but {error}"
+    return render(request, "login.html", code=code, mistake=mistake, openid=True)
 
 
 def _redirect(request: Request, openid: OpenIdLogin) -> str:

@@ -51,6 +51,7 @@ def find_user(request: Request, state: State) -> Principal:
     if principal is None:
         raise LoginRequired
     request.state.session = cookie
+    request.state.reader = principal
     return state.access.limit(principal)
 
 
@@ -225,7 +226,7 @@ def show_map_part(request: Request, state: State, user: ConsumerUser) -> HTMLRes
 def show_tokens(request: Request, state: State, user: OperatorUser) -> HTMLResponse:
     """Show all tokens."""
     view = views.show_tokens(state)
-    return render(request, "tokens.html", user, **view, created=None, mistake=None)
+    return render(request, "tokens.html", user, **view, created=None, mistake=None, given={})
 
 
 @router.post("/console/tokens")
@@ -243,8 +244,8 @@ def create_token(
         )
     except (ValueError, OptionError) as error:
         mistake, code = str(error), 422
-    view = views.show_tokens(state)
-    return render(request, "tokens.html", user, code, **view, created=created, mistake=mistake)
+    view: dict[str, Any] = views.show_tokens(state) | {"created": created, "mistake": mistake}
+    return render(request, "tokens.html", user, code, **view, given={} if created else form)
 
 
 @router.post("/console/tokens/{token_id}/revoke")

@@ -54,7 +54,9 @@ def _format_time(moment: datetime | int | None, form: str = "%d %b %Y %H:%M") ->
     if isinstance(moment, int):
         moment = datetime.fromtimestamp(moment / 1_000_000, UTC)
     iso = moment.isoformat().replace("+00:00", "Z")
-    return Markup('<time datetime="{}">{} UTC</time>').format(iso, moment.strftime(form))
+    kind = "long" if "%S" not in form else "precise" if "%d" in form else "clock"
+    shown = Markup('<time datetime="{}" data-form="{}">{} UTC</time>')
+    return shown.format(iso, kind, moment.strftime(form))
 
 
 def _format_number(value: float) -> str:
@@ -73,6 +75,17 @@ def _format_rest(share: str) -> str:
     ('26', '0.6')
     """
     return str(100 - Decimal(share))
+
+
+def _format_sentence(text: str) -> str:
+    """Write a message as a sentence; a name at its beginning stays as it is.
+
+    >>> _format_sentence("the name is taken; choose another"), _format_sentence("at_x is private.")
+    ('The name is taken; choose another.', 'at_x is private.')
+    """
+    first = text.partition(" ")[0].rstrip(",:;")
+    begin = text[:1].upper() if first.isalpha() else text[:1]
+    return begin + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _format_share(value: float | None) -> str:
@@ -98,6 +111,7 @@ def _make_environment() -> Environment:
         "rest": _format_rest,
         "count": count,
         "share": _format_share,
+        "sentence": _format_sentence,
     }
     content = b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()))
     environment.globals |= {"stamp": sha256(content).hexdigest()[:12], "version": version("tacit")}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Final
@@ -34,9 +36,14 @@ from tacit.service.routes.facts import HorizonBalance, make_statement, make_stat
 from tacit.service.state import ServiceState
 from tacit.service.versions import find_obstacles
 from tacit.spec.boolean_queries import NONE
-from tacit.spec.specification import Query
+from tacit.spec.columntypes import SpecColumns
+from tacit.spec.specification import Query, Specification
 
 _MOST_LATEST: Final = 8
+_EXAMPLES: Final[dict[str, Any]] = {"number": 1.5, "integer": 1, "boolean": True}
+"""Values of a tuple by their type."""
+_MOST_ENDED: Final = 100
+"""Tokens that are no longer valid on a page: every login with OpenID Connect leaves one."""
 _MOST_ROWS: Final = 24
 """Subjects in a grid."""
 
@@ -93,6 +100,7 @@ def show_query(state: ServiceState, consumer: str | None, name: str) -> dict[str
         "pattern": query.asks,
         "consumer": query.consumer,
         "window": format_duration(state.spec.windows.size),
+        "valued": query.pattern is None,
         "subjects": len(grid.rows),
         "shown": len(shown.rows),
         "until": grid.ends[-1] if grid.ends else None,
@@ -130,12 +138,12 @@ def _describe_intervals(
         wide = f"{(widest['high'] - widest['low']) / 2:.3g}"
         least = min(float(one["confidence"]) for one in groups)
         estimated = any(one["estimated"] for one in groups)
-        often = "of windows that are like history, in about" if estimated else "in at least"
+        often = "about {} of windows like those of history" if estimated else "at least {}"
         stated = [
-            ("The true count is within", f"± {wide}"),
-            (often, f"{100 * least:.0f} %"),
+            ("Widest interval of the last window", f"± {wide} subjects"),
+            ("How often the true count is in its interval", often.format(f"{100 * least:.0f} %")),
         ]
-    return {"private": _list_private(state, query), "stated": stated, "windows": 1}
+    return {"private": _list_private(state, query), "stated": stated, "windows": None}
 
 
 def _list_private(state: ServiceState, query: Query) -> list[dict[str, Any]]:
@@ -182,6 +190,7 @@ def _show_counts(state: ServiceState, query: Query) -> dict[str, Any]:
         "consumer": query.consumer,
         "window": format_duration(state.spec.windows.size),
         "kind": "counts",
+        "valued": False,
         "grid": None,
         "map": make_map(state, query.consumer, [query]),
         "expected": _describe_intervals(state, query, groups),
@@ -289,12 +298,26 @@ def show_source(state: ServiceState, user: Principal) -> dict[str, Any]:
             "name": name,
             "subject": stream.subject,
             "time": stream.time,
+            "example": _make_tuple(state.spec, name),
             "open": name in state.http_streams,
         }
         for name, stream in state.spec.streams.items()
         if not user.streams or name in user.streams
     ]
     return {"streams": streams, "ready": state.ready}
+
+
+def _make_tuple(spec: Specification, name: str) -> str:
+    """Return a tuple of a stream as a line of JSON, as an example."""
+    stream, values = spec.streams[name], dict[str, Any]()
+    for column in SpecColumns(spec).report()[name]:
+        if column.column == stream.time:
+            values[column.column] = (
+                1772352000 if column.type == "integer" else "2026-03-01T08:00:00Z"
+            )
+        else:
+            values[column.column] = _EXAMPLES.get(column.type or "text", "...")
+    return json.dumps(values)
 
 
 def show_operator(state: ServiceState) -> dict[str, Any]:
@@ -335,7 +358,7 @@ def show_operator(state: ServiceState) -> dict[str, Any]:
 def show_tokens(state: ServiceState) -> dict[str, Any]:
     """Collect all tokens."""
     moment = now()
-    tokens = [
+    listed = [
         {
             "id": record.id,
             "role": record.role,
@@ -349,7 +372,11 @@ def show_tokens(state: ServiceState) -> dict[str, Any]:
         for record in state.tokens.list_all()
     ]
     consumers = sorted({query.consumer for query in state.spec.queries})
-    return {"tokens": tokens, "consumers": consumers}
+    valid = [token for token in listed if token["state"] == "valid"]
+    ended = [token for token in listed if token["state"] != "valid"]
+    return {"valid": valid, "ended": ended[:_MOST_ENDED], "all_ended": len(ended)} | {
+        "consumers": consumers
+    }
 
 
 def _select_query(tables: list[Any], query: str) -> AnswerGrid:
@@ -358,13 +385,29 @@ def _select_query(tables: list[Any], query: str) -> AnswerGrid:
 
 
 def _list_surest(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the surest answers yes of a window."""
-    frame = pl.DataFrame(table).filter("detected").sort("confidence", descending=True)
+    """Return the surest answers of a window: those that say yes, or a value."""
+    columns = pl.col("subject", "query", "value").cast(pl.String), pl.col("confidence")
+    frame = pl.DataFrame(table).filter("detected").select(*columns)
+    frame = frame.sort("confidence", "subject", "query", descending=[True, False, False])
     return [
         row
-        | {"meter": draw_meter(row["confidence"], 1.0, f"{row['confidence']:.0%} sure", warn=False)}
-        for row in frame.head(_MOST_LATEST).select("subject", "query", "confidence").to_dicts()
+        | {
+            "meter": draw_meter(
+                row["confidence"], 1.0, f"{row['confidence']:.0%} sure", warn=False
+            ),
+            "sure": _format_confidence(row["confidence"]),
+        }
+        for row in frame.head(_MOST_LATEST).to_dicts()
     ]
+
+
+def _format_confidence(share: float) -> str:
+    """Format a confidence: only what is certain is 100.
+
+    >>> _format_confidence(1.0), _format_confidence(0.9991), _format_confidence(0.93)
+    ('100', '> 99', '93')
+    """
+    return "100" if share == 1 else "> 99" if share >= 0.995 else f"{100 * share:.0f}"
 
 
 def _summarise(grid: AnswerGrid, name: str) -> dict[str, Any]:
@@ -389,7 +432,8 @@ def _describe_spending(private: dict[str, Any], spent: list[HorizonBalance]) -> 
     so_far = bound_percentage(Fraction(1, 2), total)
     return private | {
         "about": private["unit"].rpartition(" ")[2],
-        "horizon": None if last is None else last,
+        "horizon": last,
+        "since": None if last is None else datetime.fromisoformat(last.start).replace(tzinfo=UTC),
         "spent": now_spent,
         "limit_amount": limit,
         "meter": draw_meter(now_spent, limit, f"Spent {now_spent:g} of {limit or 'no limit'}"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from tacit.errors import OptionError, SpecificationError
-from tacit.insight.explain import name_unit
+from tacit.insight.explain import bound_percentage, name_unit
 from tacit.ledger.acts import read_acts
 from tacit.ledger.verification import verify
 from tacit.service.console.charts import draw_meter
@@ -19,6 +20,7 @@ from tacit.service.problems import Problem
 from tacit.service.roles import Principal, Role
 from tacit.service.routes.workflow import (
     CheckedQuery,
+    SubjectPolicy,
     check_proposed,
     choose,
     compare_stored,
@@ -47,6 +49,14 @@ _EMPTY: Final = {
     "quality": "",
 }
 """The fields of the form for a query; those of other kinds than the chosen one are ignored."""
+_LABELS: Final = {
+    "name": "name",
+    "pattern": "pattern",
+    "values": "answers",
+    "up_to": "up to",
+    "alpha": "weight of precision",
+    "quality": "quality you need",
+}
 _KINDS: Final = {
     "pattern": "whether it happened",
     "one_of": "which of several",
@@ -115,13 +125,14 @@ def withdraw(state: State, user: User, _form: SessionForm, number: Number) -> Re
 @router.get("/console/policies")
 def show_policies(request: Request, state: State, user: SubjectUser) -> HTMLResponse:
     """Show what a subject may choose."""
-    return _render_policies(request, state, user, None)
+    view = _view_policies(state, user)
+    return render(request, "policies.html", user, **view, swapped=False, mistake=None, given={})
 
 
 @router.get("/console/policies/live")
 def show_own_changes(request: Request, state: State, user: SubjectUser) -> HTMLResponse:
     """Show the subject's changes, without the rest of the page."""
-    return render(request, "propose_live.html", user, proposals=_list_own(state, user))
+    return render(request, "policies_live.html", user, **_view_policies(state, user), swapped=True)
 
 
 @router.post("/console/policies")
@@ -132,7 +143,9 @@ def change_policy(request: Request, state: State, user: SubjectUser, form: Sessi
         choose(state, user, pattern, form.get("epsilon", ""), form.get("limit", ""))
     except (OptionError, Problem) as error:
         detail = error.detail if isinstance(error, Problem) else str(error)
-        return _render_policies(request, state, user, detail)
+        view = _view_policies(state, user)
+        more = {"swapped": False, "mistake": detail, "given": form}
+        return render(request, "policies.html", user, 422, **view, **more)
     return RedirectResponse("/console/policies", 303)
 
 
@@ -189,8 +202,11 @@ def show_all_versions(
     if number is not None:
         since = since or max(1, number - 1)
         changes = compare_stored(state, since, number)
-    view: dict[str, Any] = {"versions": show_versions(state), "changes": changes}
-    return render(request, "versions.html", user, **view, number=number, since=since, mistake=None)
+    versions = show_versions(state)
+    in_use = next((one.number for one in versions if one.state in ("next", "live")), None)
+    view: dict[str, Any] = {"versions": versions, "in_use": in_use, "changes": changes}
+    view["unreadable"] = state.workflow.unreadable
+    return render(request, "versions.html", user, **view, number=number, since=since)
 
 
 @router.post("/console/versions/{number}/approve")
@@ -265,14 +281,15 @@ def _to_query(form: dict[str, str]) -> dict[str, Any]:
     query[kind] = _require(given, "pattern")
     more = {"pattern": ("alpha", "quality"), "times": ("up_to",), "count": ("by",)}
     if kind not in more:
-        raise OptionError("kind: choose what you want to know")
+        raise OptionError("choose what you want to know")
     for name in more[kind]:
         text = given[name]
         if text and name in _NUMBERS:
             try:
                 query[name] = _NUMBERS[name](text)
             except ValueError as error:
-                raise OptionError(f"{name}: expected a number, such as {_EMPTY[name]}") from error
+                expected = f"expected a number, such as {_EMPTY[name] or 0.9}"
+                raise OptionError(f"{_LABELS[name]}: {expected}") from error
         elif text:
             query[name] = text
     return query
@@ -280,7 +297,7 @@ def _to_query(form: dict[str, str]) -> dict[str, Any]:
 
 def _require(given: dict[str, str], name: str) -> str:
     if not given[name]:
-        raise OptionError(f"{name}: this is missing")
+        raise OptionError(f"{_LABELS[name]}: this is missing")
     return given[name]
 
 
@@ -290,9 +307,9 @@ def _read_values(text: str) -> dict[str, str]:
     for line in filter(None, map(str.strip, text.splitlines())):
         value, colon, pattern = (part.strip() for part in line.partition(":"))
         if not (value and colon and pattern):
-            raise OptionError("values: expected a line such as home: at_home for each answer")
+            raise OptionError("answers: expected a line such as home: at_home for each answer")
         if value in found:
-            raise OptionError(f"values: {value} is there twice")
+            raise OptionError(f"answers: {value} is there twice")
         found[value] = pattern
     return found
 
@@ -301,21 +318,25 @@ def _list_own(state: ServiceState, user: Principal) -> list[Any]:
     return [show_proposal(state, user, one) for one in state.workflow.list_proposals(user)]
 
 
-def _render_policies(
-    request: Request, state: ServiceState, user: Principal, mistake: str | None
-) -> HTMLResponse:
+def _view_policies(state: ServiceState, user: Principal) -> dict[str, Any]:
     policies = {one.pattern: one for one in list_policies(state, user)}
     offers = [
-        one.model_dump() | {"policy": policies[one.pattern]} for one in get_catalogue(state, user)
+        one.model_dump() | _describe_policy(policies[one.pattern])
+        for one in get_catalogue(state, user)
     ]
-    code = 200 if mistake is None else 422
-    view = {
+    return {
         "offers": offers,
+        "unit": name_unit(state.spec.windows.panes),
         "about": name_unit(state.spec.windows.panes).rpartition(" ")[2],
         "proposals": _list_own(state, user),
-        "mistake": mistake,
     }
-    return render(request, "policies.html", user, code, **view)
+
+
+def _describe_policy(policy: SubjectPolicy) -> dict[str, Any]:
+    """Add how sure someone could become."""
+    epsilon = None if policy.epsilon is None else Fraction(policy.epsilon)
+    even = None if epsilon is None else str(bound_percentage(Fraction(1, 2), epsilon))
+    return {"policy": policy, "even_odds": even}
 
 
 def _list_waiting(state: ServiceState, user: Principal) -> dict[str, Any]:
@@ -327,4 +348,5 @@ def _list_waiting(state: ServiceState, user: Principal) -> dict[str, Any]:
         expected = state.workflow.read(one.number).expected
         waiting.append(one.model_dump() | {"meter": meter, "expected": expected})
     decided = [one for one in shown if one.decided is not None][:_SHOWN]
-    return {"waiting": waiting, "decided": decided}
+    unit = name_unit(state.spec.windows.panes)
+    return {"waiting": waiting, "decided": decided, "unit": unit}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from tacit.errors import OptionError, SpecificationError
+from tacit.errors import OptionError, PlanError, SpecificationError, TacitError
 from tacit.service.access import OperatorRole, ReadingRole, require
 from tacit.service.catalogue import Choice, find_declared, read_epsilon, read_limit
 from tacit.service.dependencies import LARGEST_ID, State
@@ -41,6 +42,7 @@ _VERSION: Final[dict[str, JsonValue]] = {
     "author": "operator ann",
     "summary": "query jam for city",
     "state": "live",
+    "reason": None,
     "plan": "9f2c",
 }
 _QUALITY: Final[dict[str, JsonValue]] = {
@@ -145,13 +147,13 @@ class ShownProposal(BaseModel):
     change: dict[str, Any]
     state: str
     """For operators planning, ready or failed, for others waiting or failed, until it is decided;
-    then approved, rejected or withdrawn."""
+    then approved, rejected or withdrawn. Refused: approved, but the run could not change to it."""
     needs_approval: bool
     progress: float | None
     """For operators: the finished share of the plan."""
     doing: str | None
     reason: str | None
-    """For operators and subjects: why there is no plan."""
+    """Why the run refused it; for operators and subjects also why there is no plan."""
     effect: dict[str, Any] | None
     """For operators: quality of every query before and after, obstacles, and costs."""
     reached: bool | None
@@ -253,7 +255,10 @@ class ShownVersion(BaseModel):
     summary: str
     state: str
     """live: the windows that close now use it; next: later ones will, first the one with the
-    smallest number; earlier: none does, since another one came after it."""
+    smallest number; earlier: none does, since another one came after it; refused: the run could not
+    change to it."""
+    reason: str | None = None
+    """Why the run refused it."""
     plan: str
     """The digest of the plan, as in releases."""
 
@@ -398,16 +403,16 @@ def get_policies(state: State, principal: SubjectRole) -> list[SubjectPolicy]:
 
 def list_policies(state: ServiceState, subject: Principal) -> list[SubjectPolicy]:
     """Return what applies to a subject for every pattern of the catalogue."""
-    _, stored = state.workflow.latest()
-    own = state.workflow.choices(subject.name)
+    own, refused = state.workflow.choices(subject.name), find_refusals(state)
     waiting = {
         proposal.change.get("pattern"): proposal.number
         for proposal in reversed(state.workflow.list_proposals(subject))
         if proposal.state in (ProposalState.PLANNING, ProposalState.READY)
+        or proposal.version in refused
     }
     found = []
     for pattern in state.workflow.catalogue:
-        declared = find_declared(stored.spec, subject.name, pattern)
+        declared = find_declared(state.spec, subject.name, pattern)
         limit = None if declared is None or declared.limit is None else str(declared.limit)
         found.append(
             SubjectPolicy(
@@ -545,7 +550,11 @@ def show_proposal(state: ServiceState, reader: Principal, proposal: Proposal) ->
     if reader.role is Role.CONSUMER and proposal.state is ProposalState.FAILED:
         shown = "waiting"
     planning = operator and proposal.state is ProposalState.PLANNING
+    reason = None if reader.role is Role.CONSUMER else proposal.reason or None
     approved = proposal.state is ProposalState.APPROVED
+    refused = find_refusals(state).get(proposal.version or 0) if approved else None
+    if refused is not None:
+        shown, reason = "refused", str(refused) if operator else explain_refusal(refused)
     share, doing = state.workflow.progress(proposal.number) if planning else (None, None)
     return ShownProposal(
         number=proposal.number,
@@ -559,7 +568,7 @@ def show_proposal(state: ServiceState, reader: Principal, proposal: Proposal) ->
         needs_approval=not proposal.automatic,
         progress=share,
         doing=doing,
-        reason=None if reader.role is Role.CONSUMER else proposal.reason or None,
+        reason=reason,
         effect=None if proposal.effect is None or not operator else dict(proposal.effect),
         reached=proposal.reached if operator or approved else None,
         note=proposal.note,
@@ -572,13 +581,15 @@ def show_versions(state: ServiceState) -> list[ShownVersion]:
     """Show all versions, and which of them is live or will be."""
     records = state.workflow.list_versions()
     states = find_version_states(records, _list_plans(state))
+    refused = find_refusals(state)
     return [
         ShownVersion(
             number=record.number,
             created=_to_time(record.created),
             author=record.author,
             summary=record.summary,
-            state=states[record.number],
+            state="refused" if record.number in refused else states[record.number],
+            reason=str(refused[record.number]) if record.number in refused else None,
             plan=record.plan,
         )
         for record in records
@@ -593,6 +604,32 @@ def _list_plans(state: ServiceState) -> list[str]:
     using, latest = engine.windows.versions, engine.latest
     offered = [] if latest is None or any(latest is one for one in using) else [latest]
     return [version.plan_digest for version in (*using, *offered)]
+
+
+def find_refusals(state: ServiceState) -> dict[int, TacitError]:
+    """Return why the run refused each version that came after those that it uses or will use."""
+    refused, plans = state.workflow.refused, _list_plans(state)
+    if not refused:
+        return {}
+    newer = takewhile(lambda record: record.plan not in plans, state.workflow.list_versions())
+    return {record.number: refused[record.plan] for record in newer if record.plan in refused}
+
+
+def explain_refusal(error: TacitError) -> str:
+    """Say why the run refused a version, for those who do not operate it.
+
+    The error itself may name sources, and queries of other consumers.
+    """
+    if isinstance(error, SpecificationError):
+        why = "it changes something that must stay the same while the service runs"
+    elif isinstance(error, PlanError):
+        why = "its plan does not fit"
+    else:
+        why = "a column that it needs is not read, or has another type"
+    return (
+        f"It is not in use: {why}. What applied before still does. The operator sees the details"
+        " and can correct it"
+    )
 
 
 def find_version_states(records: Sequence[VersionRecord], plans: Sequence[str]) -> dict[int, str]:

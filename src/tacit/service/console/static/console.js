@@ -3,13 +3,19 @@
 
 const SHORT = { hour: "2-digit", minute: "2-digit" };
 const AXIS = { ...SHORT, hourCycle: "h23" };
-const LONG = { day: "numeric", month: "short", ...SHORT };
+const CLOCK = { ...SHORT, second: "2-digit" };
+const DAY = { day: "numeric", month: "short" };
+const FORMS = { long: { ...DAY, ...SHORT }, precise: { ...DAY, ...CLOCK }, clock: CLOCK };
 
 function showTimes(root) {
   for (const element of root.querySelectorAll("time[datetime]")) {
     const moment = new Date(element.dateTime);
-    element.textContent = moment.toLocaleString(undefined, LONG);
+    element.textContent = moment.toLocaleString(undefined, FORMS[element.dataset.form]);
     element.title = element.dateTime;
+  }
+  for (const element of root.querySelectorAll("svg title")) {
+    element.textContent = element.textContent.replace(/\d{4}-\d\d-\d\dT\d\d:\d\dZ/, (time) =>
+      new Date(time).toLocaleString(undefined, FORMS.long));
   }
   for (const element of root.querySelectorAll("text[data-time]")) {
     element.textContent = new Date(element.dataset.time).toLocaleTimeString(undefined, AXIS);
@@ -73,4 +79,6 @@ document.addEventListener("htmx:afterSwap", (event) => {
 });
 document.addEventListener("click", (event) => {
   if (event.target.matches("button.copy")) copy(event.target);
+  const question = event.target.dataset.confirm;
+  if (question && !window.confirm(question)) event.preventDefault();
 });
