@@ -17,9 +17,11 @@ class Transport:
         self.written: list[bytes] = []
 
     def write(self, data: bytes) -> None:
+        """Note it."""
         self.written.append(data)
 
     def close(self) -> None:
+        """Note that too."""
         self.written.append(b"closed")
 
 

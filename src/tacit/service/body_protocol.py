@@ -24,6 +24,8 @@ from tacit.service.joined_writes import JoinedWrites
 _EXTENSION: Final = "tacit.body"
 _WORTH: Final = 128 << 10
 """Bytes that are still to come, from which on this takes less time."""
+_REUSED: Final = 4 << 20
+"""The largest body in bytes whose memory is used again: blocks are kept for that."""
 _PIECE: Final = 64 << 10
 """The most bytes that are received at once outside of such bodies: they are copied."""
 _FRAMED: Final = frozenset({b"transfer-encoding", b"expect"})
@@ -105,14 +107,16 @@ class _BodyReceiver(asyncio.BufferedProtocol):
     ) -> None:
         self._http = http
         self._cycle = cycle
-        self._body = memoryview(allocate(size, np.uint8))
+        self._body = (
+            allocate(size, np.uint8).data if size <= _REUSED else memoryview(bytearray(size))
+        )
         self._body[: len(begun)] = begun
         self._left = self._body[len(begun) :]
         self._missing = size - len(begun)
         self.done: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(self._forget)
 
-    def _forget(self, done: asyncio.Future[bytearray]) -> None:
+    def _forget(self, done: asyncio.Future[memoryview]) -> None:
         """Let go of the buffer; what still comes is written over and over."""
         if done.cancelled():
             self._left = memoryview(bytearray(min(self._missing, _WORTH)))
