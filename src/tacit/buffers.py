@@ -21,7 +21,12 @@ _SMALL: Final = 1 << 16
 _MOST: Final = 1 << 26
 """Larger blocks are not kept, nor more blocks of one size than have this many bytes together."""
 
-_free: dict[int, deque[bytearray]] = {}
+
+class _Block(np.ndarray[Any, Any]):
+    """Memory of an array. It is not cleared."""
+
+
+_free: dict[int, deque[_Block]] = {}
 """The blocks that are not in use, by their size, which is a power of two."""
 
 
@@ -36,13 +41,13 @@ def allocate(shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
     try:
         block = _free[size].pop()
     except LookupError:
-        block = bytearray(size)
-    # Views of an array refer to it, and not to its memory, since that is no array itself.
+        block = _Block(size, np.uint8)
+    # Views of an array refer to it, and not to its memory, since that is of another class.
     array: NDArray[Any] = np.ndarray(shape, kind, buffer=block)
     weakref.finalize(array, _release, block).atexit = False
     return array
 
 
-def _release(block: bytearray) -> None:
+def _release(block: _Block) -> None:
     blocks = _free.setdefault(len(block), deque(maxlen=max(1, _MOST // len(block) // 4)))
     blocks.append(block)  # a full queue drops another block

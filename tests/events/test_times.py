@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, timedelta, timezone
+from random import Random
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -193,6 +194,28 @@ def test_what_does_not_fit_is_no_time() -> None:
     assert times([2**62], BERLIN, pa.timestamp("us")) == [NO_TIME]
     assert times([-(2**63)], kind=pa.timestamp("us")) == [NO_TIME]
     assert times([None, None], kind=pa.null()) == [NO_TIME] * 2
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint64(), pa.uint32()])
+def test_numbers_of_every_size_are_scaled_exactly(kind: pa.DataType) -> None:
+    """Small and large numbers in one column, with nulls and without."""
+    chance = Random(str(kind))
+    least, most = (np.iinfo(kind.to_pandas_dtype()).min, np.iinfo(kind.to_pandas_dtype()).max)
+    edges = [0, 1, 10**11 - 1, 10**11, 9223372036854, 9223372036855, 2**63 - 1, 2**63, 2**64 - 1]
+    edges = [n for n in (*edges, *(-n for n in edges)) if least <= n <= most]
+    units: list[tuple[Any, int]] = [("s", 1_000_000), ("us", 1), (None, 1_000)]
+    for unit, large in units:
+        small = large if unit else 1_000_000
+        for _ in range(100):
+            numbers = [chance.choice([*edges, *range(100), None]) for _ in range(6)]
+            numbers = numbers if chance.random() < 0.5 else [n or 0 for n in numbers]
+            expected = []
+            for number in numbers:
+                scaled = (number or 0) * (small if abs(number or 0) < 10**11 else large)
+                fits = number is not None and -(2**63) < scaled < 2**63
+                expected.append(scaled if fits else NO_TIME)
+            stream = Stream(subject="who", time="when", unit=unit)
+            assert times(numbers, stream, kind) == expected
 
 
 def test_chunks_are_put_together() -> None:

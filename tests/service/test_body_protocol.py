@@ -45,7 +45,7 @@ class Handler:
                 body = await receive_body(request, int(request.headers.get("content-length", 0)))
             how = "usual" if body is None else "whole"
             if body is None:
-                body = bytearray(await request.body())
+                body = memoryview(await request.body())
         except TimeoutError:
             return PlainTextResponse("late", 408)
         except ClientDisconnect:
@@ -54,7 +54,7 @@ class Handler:
         return PlainTextResponse(f"{how} {digest(body)}")
 
 
-def digest(body: bytes | bytearray) -> str:
+def digest(body: bytes | memoryview) -> str:
     return hashlib.sha256(body).hexdigest()
 
 

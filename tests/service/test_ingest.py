@@ -348,6 +348,71 @@ def test_messages_of_an_arrow_stream_are_found_as_arrow_finds_them(options: dict
     assert read_arrow_stream(content, 1 << 20).equals(table)
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_offsets_are_checked_before_anything_reads_them(kind: pa.DataType) -> None:
+    """Text that would begin and end far outside of the stream; to ask for its size reads it."""
+    width = 4 if pa.types.is_string(kind) else 8
+    for rows in (2, 300):
+        text = pa.array(["taxi"] * rows, kind)
+        content = bytearray(arrow_of(pa.table({"who": text, "kind": text.dictionary_encode()})))
+        last = (4 * rows).to_bytes(width, "little")
+        place = content.rindex(last)
+        for wrong in (2**31 - 1, -1, 2**30):
+            damaged = content.copy()
+            damaged[place : place + width] = wrong.to_bytes(width, "little", signed=True)
+            with pytest.raises((ArrowStreamError, pa.ArrowInvalid)):
+                read_arrow_stream(bytes(damaged), 1 << 20)
+
+
+def _draw_column(chance: random.Random, rows: int) -> pa.Array:
+    kinds: list[pa.Array] = [
+        pa.array([f"t{chance.randrange(99)}" for _ in range(rows)]),
+        pa.array(["é" * chance.randrange(3) for _ in range(rows)], pa.large_string()),
+        pa.array(range(rows), pa.int16()),
+        pa.array([1.5] * rows),
+        pa.array([1] * rows, pa.timestamp("us", "UTC")),
+        pa.array([chance.choice([None, 1]) for _ in range(rows)], pa.int64()),
+        pa.array(["x"] * rows).dictionary_encode(),
+        pa.array([True] * rows),
+    ]
+    return chance.choice(kinds)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_usual_streams_are_read_as_arrow_reads_them(seed: int) -> None:
+    """Whatever bytes are changed, missing or inserted: the same table, or left to Arrow."""
+    chance, same = random.Random(seed), 0
+    for _ in range(20):
+        rows = chance.choice([0, 1, 2, 5, 40])
+        columns = {f"c{n}": _draw_column(chance, rows) for n in range(chance.randrange(4))}
+        content = arrow_of(pa.table(columns))
+        for round_ in range(60):
+            damaged = bytearray(content)
+            place = chance.randrange(len(damaged))
+            if round_ % 3 == 0:
+                del damaged[place:]
+            elif round_ % 20 == 1:
+                damaged[place:place] = bytes(chance.randrange(9))
+            elif round_:
+                damaged[place] = chance.choice([0, 1, 2, 255, damaged[place] ^ 1])
+            found = arrow_streams._read_plain_stream(bytes(damaged), 1 << 20)
+            if found is not None:
+                found.validate(full=True)
+                expected = arrow_streams._read_any_stream(bytes(damaged), 1 << 20)
+                assert arrow_of(found) == arrow_of(expected)
+                same += 1
+    assert same > 50
+
+
+def test_usual_streams_are_small() -> None:
+    """Also if their columns are the same bytes: other code may copy them."""
+    content = arrow_of(pa.table({f"c{n}": pa.array(range(1000)) for n in range(4)}))
+    assert arrow_streams._read_plain_stream(content, 32_000) is not None
+    assert arrow_streams._read_plain_stream(content, 31_999) is None
+    with pytest.raises(ArrowStreamError, match="at most"):
+        read_arrow_stream(content, 31_999)
+
+
 def test_rows_without_bytes_are_limited_too() -> None:
     content = arrow_of(pa.table({"who": pa.nulls(1 << 24)}))
     assert len(content) < 1000

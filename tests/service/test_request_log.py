@@ -171,3 +171,27 @@ def test_a_place_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
     with pytest.raises(LedgerError, match="must be a folder"):
         RequestLog(str(tmp_path / "x"))
+
+
+@pytest.mark.parametrize("synced", [request_log._SYNCED, 0])
+def test_it_waits_until_requests_are_on_disk(
+    place: Path, monkeypatch: pytest.MonkeyPatch, synced: int
+) -> None:
+    """In the call that writes, or after it where the system cannot do that."""
+    waited: list[str] = []
+    write, sync = os.pwritev, os.fsync
+
+    def note_write(file: int, buffers: Sequence[bytes], offset: int, flags: int) -> int:
+        waited.append("written and on disk" if flags else "written")
+        return write(file, buffers, offset, flags)
+
+    def note_sync(file: int) -> None:
+        waited.append("on disk")
+        sync(file)
+
+    with closing(RequestLog(str(place))) as log:
+        monkeypatch.setattr(request_log, "_SYNCED", synced)
+        monkeypatch.setattr(os, "pwritev", note_write)
+        monkeypatch.setattr(os, "fsync", note_sync)
+        assert log.insert([request(b"one")]).results == [True]
+    assert waited == (["written and on disk"] if synced else ["written", "on disk"])

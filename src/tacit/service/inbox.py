@@ -32,8 +32,9 @@ from tacit.service.request_tables import RequestTables
 SUFFIX: Final = ".inbox"
 _MOST_WAITING: Final = 256 << 20
 """Bytes that may wait for the run; more are refused."""
-_MOST_WRITTEN: Final = 32 << 20
-"""About how many bytes are written together."""
+_MOST_WRITTEN: Final = 2 << 20
+"""About how many bytes are written together: senders of large requests take turns, so that some
+send while those of others are written."""
 _CLOSE_SECONDS: Final = 2.0 * LOCK_TIMEOUT
 """Seconds that the last write may take."""
 _MOST_REMEMBERED: Final = 64 << 20

@@ -12,8 +12,10 @@ import pyarrow as pa
 from tacit.errors import LedgerError
 
 BodyFormat: TypeAlias = Literal["jsonl", "json", "cbor", "arrow"]
-Body: TypeAlias = bytes | bytearray
+Body: TypeAlias = bytes | memoryview
 """Nobody changes it."""
+LARGEST_BODY: Final = 32 << 20
+"""The largest body in bytes."""
 REQUEST_BYTES: Final = 256
 """About how many bytes a request takes beside its payload."""
 

@@ -43,7 +43,8 @@ _LARGEST_FILE: Final = 32 << 20
 """About how many bytes a file has before the next one is begun."""
 _MOST_BUFFERS: Final = 512
 _SUFFIX: Final = ".log"
-_sync: Final = getattr(os, "fdatasync", os.fsync)
+_SYNCED: Final[int] = getattr(os, "RWF_DSYNC", 0)
+"""Lets the call that writes also wait until it is on disk, where the system can do that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +306,6 @@ class RequestLog:
         """Append records to a file, and wait until they are on disk."""
         try:
             _write(file.descriptor, file.end, added.buffers)
-            _sync(file.descriptor)
         except OSError as error:
             os.ftruncate(file.descriptor, file.end)
             raise LedgerLostError(
@@ -338,10 +338,10 @@ def _read(descriptor: int, offset: int, size: int) -> bytes:
 
 
 def _write(descriptor: int, offset: int, buffers: Sequence[Body]) -> None:
-    """Write all of these at a place."""
+    """Write all of these at a place, and wait until they are on disk."""
     waiting = [memoryview(buffer) for buffer in buffers if buffer]
     while waiting:
-        written = os.pwritev(descriptor, waiting[:_MOST_BUFFERS], offset)
+        written = os.pwritev(descriptor, waiting[:_MOST_BUFFERS], offset, _SYNCED)
         offset += written
         done = 0
         while done < len(waiting) and written >= len(waiting[done]):
@@ -350,3 +350,5 @@ def _write(descriptor: int, offset: int, buffers: Sequence[Body]) -> None:
         waiting = waiting[done:]
         if written:
             waiting[0] = waiting[0][written:]
+    if not _SYNCED:
+        os.fsync(descriptor)

@@ -21,9 +21,17 @@ from tacit.connectors.jsonlines import parse_block
 from tacit.connectors.payloads import PayloadParser
 from tacit.errors import SourceError
 from tacit.pipeline.sources import Batch, Rejected, Source, encode_keys
+from tacit.service.arrow_streams import read_arrow_stream
 from tacit.service.inbox import Inbox
-from tacit.service.ingest_requests import Body, BodyFormat, StoredRequest, iterate_codings
+from tacit.service.ingest_requests import (
+    LARGEST_BODY,
+    Body,
+    BodyFormat,
+    StoredRequest,
+    iterate_codings,
+)
 
+_NEWLINE: Final = ord("\n")
 _IDLE_SECONDS: Final = 0.1
 _MOST_BYTES: Final = 4 << 20
 """About how many bytes of payloads a batch has."""
@@ -123,11 +131,11 @@ class RequestParser:
     def _parse_lines(
         self, requests: Sequence[StoredRequest]
     ) -> tuple[pl.DataFrame, NDArray[np.int64], list[Rejected]]:
-        blocks = [request.payload.rstrip(b"\n") for request in requests]
+        blocks = [_strip_lines(request.payload) for request in requests]
         own = np.array([request.number for request in requests], np.int64)
         if not own.size:
             return _no_rows(self._columns), own, []
-        ends = np.cumsum([block.count(b"\n") + 1 for block in blocks])
+        ends = np.cumsum([_count_lines(block) for block in blocks])
         frame, lines, rejected = parse_block(b"\n".join(blocks), 0, self._columns)
         lines = np.arange(frame.height) if lines is None else lines
         moved = [
@@ -151,7 +159,7 @@ class RequestParser:
     def _read_table(self, request: StoredRequest) -> pa.Table:
         table = request.table
         if table is None:
-            table = pa.ipc.open_stream(request.payload).read_all()
+            table = read_arrow_stream(request.payload, LARGEST_BODY)
         return _select(table, self._columns)
 
     def _to_batch(self, frame: pl.DataFrame) -> pa.RecordBatch:
@@ -225,5 +233,17 @@ def find_plain_type(kind: pa.DataType) -> pa.DataType | None:
     return kind if any(check(value) for check in checks) else None
 
 
+def _strip_lines(payload: Body) -> Body:
+    """Remove empty lines at the end."""
+    end = len(payload)
+    while end and payload[end - 1] == _NEWLINE:
+        end -= 1
+    return payload[:end]
+
+
+def _count_lines(block: Body) -> int:
+    return 1 + int(np.count_nonzero(np.frombuffer(block, np.uint8) == _NEWLINE))
+
+
 def _show(coding: BodyFormat, payload: Body) -> str:
-    return payload.hex() if coding == "cbor" else payload.decode(errors="replace")
+    return payload.hex() if coding == "cbor" else bytes(payload).decode(errors="replace")

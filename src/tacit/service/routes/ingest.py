@@ -21,6 +21,7 @@ from tacit.service.body_room import BodySpace, NoRoomError
 from tacit.service.dependencies import LARGEST_ID, get_state
 from tacit.service.inbox import Inbox
 from tacit.service.ingest_requests import (
+    LARGEST_BODY,
     Body,
     BodyFormat,
     InboxFullError,
@@ -32,8 +33,6 @@ from tacit.service.roles import Principal, Role
 from tacit.service.routes.row_files import describe_bytes
 from tacit.service.state import ServiceState
 
-LARGEST_BODY: Final = 32 << 20
-"""The largest body in bytes."""
 BODY_SECONDS: Final = 30.0
 """Seconds in which a body must arrive."""
 STORE_SECONDS: Final = 60.0
@@ -219,13 +218,18 @@ async def _read_body(request: Request, space: BodySpace) -> Body:
 
 async def _check_body(payload: Body, coding: BodyFormat) -> pa.Table | None:
     """Check a body as far as is done before it is stored; return an Arrow stream's table."""
-    if not payload or payload.isspace():
+    if _is_blank(payload):
         raise Problem(422, "the body has no tuples")
     if coding != "arrow":
         return None
     if len(payload) > _QUICKLY_CHECKED:
         return await to_thread.run_sync(_read_arrow, payload)
     return _read_arrow(payload)
+
+
+def _is_blank(payload: Body) -> bool:
+    """Return whether there is nothing but white space; usually the first byte shows that."""
+    return not payload or (bytes(payload[:1]).isspace() and bytes(payload).isspace())
 
 
 async def _store(inbox: Inbox, sent: IngestRequest) -> bool:
