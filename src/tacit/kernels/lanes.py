@@ -328,6 +328,47 @@ def total(typing: Any, lanes: Any) -> Any:
     return types.float32(_LANES), generate
 
 
+@_intrinsic
+def total_rows(typing: Any, array: Any, place: Any) -> Any:
+    """Return the sums of eight rows of eight numbers that follow each other, as `total` has them.
+
+    The array is of single precision.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, place = arguments
+        rows = []
+        for _ in range(LANES):
+            row = builder.load(_find(context, builder, signature.args[0], array, place, _FLOATS))
+            row.align = 4
+            rows.append(row)
+            place = builder.add(place, _IR.Constant(place.type, LANES))
+        width = LANES
+        while width > 1:
+            width //= 2
+            begins = range(0, LANES, 2 * width)
+            halves = [
+                [half + begin + other + n for begin in begins for other in (0, LANES) for n in range(width)]
+                for half in (0, width)
+            ]
+            rows = [
+                builder.fadd(
+                    *(
+                        builder.shuffle_vector(
+                            rows[n],
+                            rows[n + width],
+                            _IR.Constant(_IR.VectorType(_IR.IntType(32), LANES), half),
+                        )
+                        for half in halves
+                    )
+                )
+                for n in range(width)
+            ]
+        return rows[0]
+
+    return _LANES(array, types.int64), generate
+
+
 def _spread_lane(builder: Any, lanes: Any, lane: int) -> Any:
     """Return one of eight numbers eight times."""
     same = _IR.Constant(_IR.VectorType(_IR.IntType(32), LANES), [lane] * LANES)

@@ -446,9 +446,10 @@ class BeliefFilter:
         flat = self.tables
         given: Given = (
             *self._list_given(state, contexts, tables),
+            self.layout.groups[flat.group_of],
+            flat.is_open * ((1 - DECAY) * WHOLE),
             flat.first_block,
             flat.blocks,
-            flat.is_open,
             flat.is_choice,
             flat.candidates,
             flat.mixed,
@@ -476,9 +477,11 @@ class BeliefFilter:
         flat, after = self.tables, told.after
         size = rows.stop - rows.start if kept else _ROWS
         cells = np.empty(size, np.int64)
-        predicted, beliefs = np.empty((2, size, 1, LANES), np.float32)
+        predicted, beliefs = np.empty((2, size + LANES, 1, LANES), np.float32)
         found: Given = (
-            np.empty(_ROWS, np.int64),
+            np.empty((3, _ROWS), np.int64),
+            np.empty(_ROWS, np.float64),
+            np.empty(_ROWS, np.float32),
             np.empty(_ROWS * LANES, np.float32),
             np.empty(flat.most_blocks, np.int32),
             kept,

@@ -50,6 +50,7 @@ from tacit.kernels.lanes import (
     store,
     subtract,
     total,
+    total_rows,
     transpose,
 )
 from tacit.privacy.mechanisms.optimal.part_tables import part_probability
@@ -248,15 +249,11 @@ def _predict_few(
             store(out, at + lane, found)
             whole = found if chains == 1 else add(whole, found)
         return whole
-    whole = none
-    for chain in range(chains):
-        whole = add(whole, _load_stored(row, chain, chains, size, stored, room))
-    scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
-    whole = none
+    whole, part = none, spread(np.float32(1.0) / np.float32(WHOLE))
     for chain in range(chains):
         first = (cell * chains + chain) * size * LANES
-        before = _load_stored(row, chain, chains, size, stored, room)
-        found = multiply(_add_some_rows(before, size, tables, first, LANES, room), scale)
+        before = multiply(_load_stored(row, chain, chains, size, stored, room), part)
+        found = _add_some_rows(before, size, tables, first, LANES, room)
         store(out, at + chain * LANES, found)
         whole = found if chains == 1 else add(whole, found)
     if chains > 1:
@@ -729,6 +726,18 @@ def use_symbols_of_few(
 
 
 @inlined
+def _invert_total(lanes: Lanes) -> Lanes:
+    """Return eight times what makes the sum of eight numbers one."""
+    return divide(spread(np.float32(1.0)), spread(np.float32(1e-30) + total(lanes)))
+
+
+@inlined
+def _to_parts(belief: Lanes) -> Lanes:
+    """Return what is stored of a belief: parts of `WHOLE`, at least one each."""
+    return add(multiply(belief, spread(np.float32(WHOLE - 1))), spread(np.float32(1.0)))
+
+
+@inlined
 def _use_factor(
     factor: Lanes,
     row: int,
@@ -748,13 +757,12 @@ def _use_factor(
     whole = shares = spread(np.float32(0.0))
     for lane in range(at, at + chains * LANES, LANES):
         whole = add(whole, multiply(load(predicted, lane), factor))
-    scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
+    scale = _invert_total(whole)
     for chain in range(chains):
         found = multiply(multiply(load(predicted, at + chain * LANES), factor), scale)
         store(beliefs, at + chain * LANES, found)
         shares = found if chains == 1 else add(shares, found)
-        counted = multiply(found, spread(np.float32(WHOLE - 1)))
-        counted = add(counted, spread(np.float32(1.0)))
+        counted = _to_parts(found)
         if size == LANES:
             store(stored, (row * chains + chain) * LANES, counted)
         else:
@@ -801,9 +809,10 @@ def advance_eight(
     edges: NDArray[np.uint16],
     tables: Singles,
     start: Singles,
+    kind_by_context: Whole,
+    opened_by_context: NDArray[np.float64],
     first_block: Whole,
     blocks: Whole,
-    is_open: Bits,
     is_choice: Bits,
     candidates: Whole,
     mixed: Singles,
@@ -820,7 +829,9 @@ def advance_eight(
     guide: NDArray[np.int8],
     running_sums: NDArray[np.uint64],
     shifts: NDArray[np.uint64],
-    places: Whole,
+    room: Whole,
+    opened: NDArray[np.float64],
+    scales: Singles,
     products: Singles,
     chosen: Numbers,
     kept: bool,
@@ -845,41 +856,45 @@ def advance_eight(
     from row `first` on; otherwise those of the next rows overwrite them. `places` and `products`
     have room for a word of rows, and `chosen` for the blocks of a row.
     """
+    places, kinds_before, kinds_here = room[0], room[1], room[2]
     none, used = spread(np.float32(0.0)), np.uint64(0)
-    windows = len(contexts)
+    windows, part = len(contexts), spread(np.float32(1.0) / np.float32(WHOLE))
     needed, eight = np.uint64(8 * len(chosen) * windows), np.uint64(LANES)
-    low, high, width = edges[0], edges[1], truths.shape[2]
+    low, high, levels, width = edges[0], edges[1], len(edges) + 1, truths.shape[2]
     while done < end:
         count = min(_WORD, end - done, int(np.int64((len(octets) - used) // needed)))
         if count == 0:
             break
         to = done - first if kept else 0
+        for n in range(count):
+            i = np.uint64(done + n)
+            group = np.int64(groups_before[i])
+            kinds_before[n] = kind_of[np.uint64(max(0, group))] if group >= 0 else -1
+            openness_after[i] = openness[i]
         for number in range(windows):
             window = np.uint64(number)
             for n in range(count):
-                i = np.uint64(done + n)
-                context = np.uint64(contexts[window, i])
-                group = group_of[context]
-                before = groups[i] if number else groups_before[i]
-                average = openness_after[i] if number else openness[i]
-                level = np.int64(average >= low) + np.int64(average >= high)
-                kind = kind_of[np.uint64(group)]
-                cell = kind_of[np.uint64(max(0, before))] * kinds + kind
-                cell = cell * (len(edges) + 1) + level
-                groups[i] = group
-                cells[np.uint64(to + n)] = cell
-                places[np.uint64(n)] = cell * LANES * LANES if before >= 0 else -1 - kind * LANES
-                openness_after[i] = _average(average, is_open[context], decay)
+                context = np.uint64(contexts[window, np.uint64(done + n)])
+                kinds_here[n], opened[n] = kind_by_context[context], opened_by_context[context]
             for n in range(count):
-                place, at = places[np.uint64(n)], (to + n) * LANES
+                average = openness_after[np.uint64(done + n)]
+                level = np.int64(average >= low) + np.int64(average >= high)
+                cell = (kinds_before[n] * kinds + kinds_here[n]) * levels + level
+                start_place = -1 - kinds_here[n] * LANES
+                places[n] = cell * LANES * LANES if kinds_before[n] >= 0 else start_place
+                kinds_before[n] = kinds_here[n]
+                openness_after[np.uint64(done + n)] = np.uint16(average * decay + opened[n])
+            for n in range(count if kept else 0):
+                cells[to + n] = places[n] // (LANES * LANES)
+            for n in range(count):
+                place, at = places[n], (to + n) * LANES
                 if place < 0:
                     store(predicted, at, load(start, -1 - place))
                 else:
                     own = (done + n) * LANES
                     shares = load(stored_after, own) if number else load(stored, own)
-                    scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(shares)))
-                    found = add_rows(none, shares, tables, place, LANES)
-                    store(predicted, at, multiply(found, scale))
+                    shares = multiply(shares, part)
+                    store(predicted, at, add_rows(none, shares, tables, place, LANES))
             for n in range(count):
                 i = np.uint64(done + n)
                 context, value = np.uint64(contexts[window, i]), values[window, i]
@@ -890,9 +905,9 @@ def advance_eight(
                         symbol = _decide(row, octets, used, running_sums, shifts)
                         used += np.uint64(7)
                     used += np.uint64(1)
-                    places[np.uint64(n)] = factors[context] + symbol * LANES
+                    places[n] = factors[context] + symbol * LANES
                 elif row == NOTHING:
-                    places[np.uint64(n)] = 0
+                    places[n] = 0
                 else:
                     _choose_few(
                         context,
@@ -907,10 +922,10 @@ def advance_eight(
                         chosen,
                     )
                     factor = spread(np.float32(1.0))
-                    opened = np.uint64(first_block[context])
-                    for block in range(np.uint64(first_block[context + np.uint64(1)]) - opened):
+                    begun = np.uint64(first_block[context])
+                    for block in range(np.uint64(first_block[context + np.uint64(1)]) - begun):
                         candidate = np.uint64(chosen[block])
-                        mapped = np.uint64(blocks[opened + block, CLASS_MAP]) + value
+                        mapped = np.uint64(blocks[begun + block, CLASS_MAP]) + value
                         drawn = candidates[candidate, ROW] + class_of[mapped]
                         symbol = np.int32(guide[np.uint64(drawn), octets[used]])
                         if symbol < 0:
@@ -920,19 +935,28 @@ def advance_eight(
                         lane = candidates[candidate, LIKELY] + symbol * LANES
                         factor = multiply(factor, load(likely, lane))
                     store(products, n * LANES, factor)
-                    places[np.uint64(n)] = -1
+                    places[n] = -1
             for n in range(count):
-                place = places[np.uint64(n)]
+                place, at = places[n], (to + n) * LANES
                 factor = load(likely, place) if place >= 0 else load(products, n * LANES)
-                _use_factor(
-                    factor, done + n, to + n, 1, LANES, predicted, products, beliefs, stored_after
-                )
+                store(beliefs, at, multiply(load(predicted, at), factor))
+            for n in range(0, count, LANES):
+                sums = add(total_rows(beliefs, (to + n) * LANES), spread(np.float32(1e-30)))
+                store(scales, n, divide(spread(np.float32(1.0)), sums))
             for n in range(count):
-                shares = load(beliefs, (to + n) * LANES)
+                at = (to + n) * LANES
+                found = multiply(load(beliefs, at), spread(scales[n]))
+                store(beliefs, at, found)
+                store(stored_after, (done + n) * LANES, _to_parts(found))
+            for n in range(count):
+                found = load(beliefs, (to + n) * LANES)
                 place = np.int64(contexts[window, np.uint64(done + n)]) * LANES * width
                 at = (number * parts.shape[1] + done + n) * parts.shape[2] + begin
                 for lane in range(0, width, LANES):
-                    store(parts, at + lane, add_rows(none, shares, truths, place + lane, width))
+                    store(parts, at + lane, add_rows(none, found, truths, place + lane, width))
+        for n in range(count):
+            i = np.uint64(done + n)
+            groups[i] = group_of[np.uint64(contexts[windows - 1, i])]
         done += count
     return done
 
