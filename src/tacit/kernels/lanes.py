@@ -11,14 +11,19 @@ Numbers are always added in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import extending
+from numpy.typing import NDArray
 
 LANES: Final = 8
+_CACHE_LINE: Final = 64
+"""Bytes."""
 
 _NUMBA: Final[Any] = types
 _EXTENDING: Final[Any] = extending
@@ -45,6 +50,14 @@ class _LanesModel(_EXTENDING.models.PrimitiveModel):  # type: ignore[misc]
 def fill_lanes(numbers: int) -> int:
     """Return how many numbers there are with those that fill the last lanes."""
     return -(-numbers // LANES) * LANES
+
+
+def allocate_lanes(shape: Sequence[int]) -> NDArray[np.float32]:
+    """Return an array with arbitrary content, whose pairs of rows of eight are in a cache line."""
+    size = 4 * math.prod(shape)
+    octets = np.empty(size + _CACHE_LINE, np.uint8)
+    begin = -octets.ctypes.data % _CACHE_LINE
+    return octets[begin : begin + size].view(np.float32).reshape(shape)
 
 
 def _intrinsic(function: Callable[..., Any]) -> Any:
@@ -225,6 +238,44 @@ def add_rows(typing: Any, before: Any, lanes: Any, array: Any, place: Any, step:
         return found
 
     return _LANES(_LANES, _LANES, array, types.int64, types.int64), generate
+
+
+@_intrinsic
+def add_table(typing: Any, lanes: Any, array: Any, place: Any) -> Any:
+    """Return the sum of eight rows that follow each other, each multiplied with one of the lanes.
+
+    The array is of single precision. Two rows are taken at once: the even ones are added up, and
+    the odd ones.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes, array, place = arguments
+        index = _IR.IntType(32)
+        both = _IR.VectorType(_IR.FloatType(), 2 * LANES)
+        found = None
+        for lane in range(0, LANES, 2):
+            chosen = [lane] * LANES + [lane + 1] * LANES
+            shares = builder.shuffle_vector(
+                lanes,
+                _IR.Constant(_FLOATS, _IR.Undefined),
+                _IR.Constant(_IR.VectorType(index, 2 * LANES), chosen),
+            )
+            rows = builder.load(_find(context, builder, signature.args[1], array, place, both))
+            rows.align = 4
+            product = builder.fmul(shares, rows, flags=["contract"])
+            found = product if found is None else builder.fadd(found, product, flags=["contract"])
+            place = builder.add(place, _IR.Constant(place.type, 2 * LANES))
+        halves = [
+            builder.shuffle_vector(
+                found,
+                _IR.Constant(both, _IR.Undefined),
+                _IR.Constant(_IR.VectorType(index, LANES), list(range(begin, begin + LANES))),
+            )
+            for begin in (0, LANES)
+        ]
+        return builder.fadd(*halves)
+
+    return _LANES(_LANES, array, types.int64), generate
 
 
 @_intrinsic

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.kernels.lanes import LANES, fill_lanes
+from tacit.kernels.lanes import LANES, allocate_lanes, fill_lanes
 from tacit.patterns.booleans import pack_rows
 from tacit.privacy.channels import Channel
 from tacit.privacy.keys import KeyTable
@@ -125,8 +125,9 @@ class ChannelTables:
         """The number of values of a chain."""
         self.width = fill_lanes(self.values) if joint else 2
         """The same with the zeros that fill lanes."""
-        self.truths: Singles = np.empty((0, self.values, self.columns), np.float32)
-        """`[context][value][part]`: whether a part is true; -1 if that is not tabulated."""
+        blocks = self.columns // LANES
+        self.truths: Singles = np.empty((0, blocks, self.values, LANES), np.float32)
+        """`[context][block][value][lane]`: whether a part is true; -1 if that is not tabulated."""
         self.all_tabulated = True
         """Whether truths of all contexts are tabulated."""
         self._room = self.truths
@@ -287,8 +288,9 @@ class ChannelTables:
         new = self._append_truths(len(signals))
         if self.joint and self.truths.size <= _MOST_TRUTHS:
             known = np.concatenate([np.tile([0, 1], (len(signals), 1)), signals], axis=1)
-            new[:] = 0
-            new[:, :, : len(self.component.parts)] = known[:, self._cofactors]
+            full = np.zeros((len(new), self.values, self.columns), np.float32)
+            full[:, :, : len(self.component.parts)] = known[:, self._cofactors]
+            new[:] = full.reshape(len(new), self.values, -1, LANES).transpose(0, 2, 1, 3)
         else:
             self.all_tabulated = False
 
@@ -314,7 +316,7 @@ class ChannelTables:
         """Append so many contexts whose truths are not tabulated, and return them."""
         before, after = len(self.truths), len(self.truths) + contexts
         if after > len(self._room):
-            self._room = np.empty((2 * after, *self.truths.shape[1:]), np.float32)
+            self._room = allocate_lanes((2 * after, *self.truths.shape[1:]))
             self._room[:before] = self.truths
         self.truths = self._room[:after]
         self.truths[before:] = -1

@@ -38,6 +38,7 @@ from tacit.kernels.lanes import (
     add,
     add_product,
     add_rows,
+    add_table,
     at_least,
     count,
     count_rows,
@@ -253,7 +254,7 @@ def _predict_few(
     for chain in range(chains):
         first = (cell * chains + chain) * size * LANES
         before = multiply(_load_stored(row, chain, chains, size, stored, room), part)
-        found = _add_some_rows(before, size, tables, first, LANES, room)
+        found = _add_some_rows(before, size, tables, first, room)
         store(out, at + chain * LANES, found)
         whole = found if chains == 1 else add(whole, found)
     if chains > 1:
@@ -266,16 +267,15 @@ def _predict_few(
 
 @inlined
 def _add_some_rows(
-    shares: Lanes, size: int, table: Singles, first: int, width: int, room: Singles
+    shares: Lanes, size: int, table: Singles, first: int, room: Singles
 ) -> Lanes:
     """Return the sum of so many rows of a table, each as often as its lane says."""
-    none = spread(np.float32(0.0))
     if size == LANES:
-        return add_rows(none, shares, table, first, width)
+        return add_table(shares, table, first)
     store(room, 0, shares)
-    found = none
+    found = spread(np.float32(0.0))
     for value in range(size):
-        found = add_product(found, spread(room[value]), load(table, first + value * width))
+        found = add_product(found, spread(room[value]), load(table, first + value * LANES))
     return found
 
 
@@ -662,8 +662,8 @@ def use_symbols_jointly(
     for good, since models err.
 
     The probabilities of a component's parts go to `parts[row]`, from column `begin` on.
-    `truths[context][value][part]` is 1 where a part is true, and zeros fill the last lanes; a
-    context that is not tabulated has -1 everywhere. Return the number of rows with such a context.
+    `truths[context][block][value][lane]` is 1 where a part is true, eight parts to a block, and
+    zeros fill the last lanes; a context that is not tabulated has -1 everywhere. Return the number of rows with such a context.
     `shares` has room for all values.
     """
     other = 0
@@ -672,18 +672,19 @@ def use_symbols_jointly(
         blocks = first_block[context + 1] - first_block[context]
         openness_after[i] = _average(openness[i], blocks > 0, decay)
         _use_symbols(i, blocks, predicted, candidates, likely, chosen, symbols, beliefs, stored)
-        if truths[context, 0, 0] < 0:
+        if truths[context, 0, 0, 0] < 0:
             other += 1
         else:
             for lane in range(0, beliefs.shape[2], LANES):
                 store(shares, lane, _add_chains(beliefs, i, lane))
-            size, width = truths.shape[1], truths.shape[2]
-            for lane in range(0, width, LANES):
+            number, size = truths.shape[1], truths.shape[2]
+            for block in range(number):
                 true = spread(np.float32(0.0))
+                first = (context * number + block) * size * LANES
                 for value in range(size):
-                    place = (context * size + value) * width + lane
-                    true = add_product(true, spread(shares[value]), load(truths, place))
-                store(parts, i * parts.shape[1] + begin + lane, true)
+                    row = load(truths, first + value * LANES)
+                    true = add_product(true, spread(shares[value]), row)
+                store(parts, i * parts.shape[1] + begin + block * LANES, true)
     return other
 
 
@@ -784,13 +785,13 @@ def _read_few(
     parts: Singles,
 ) -> bool:
     """Write how likely parts are, and return True, if the context is tabulated."""
-    if truths[context, np.uint64(0), np.uint64(0)] < 0:
+    zero = np.uint64(0)
+    if truths[context, zero, zero, zero] < 0:
         return False
-    width = truths.shape[2]
-    first, to = np.int64(context) * size * width, row * parts.shape[1] + begin
-    for lane in range(0, width, LANES):
-        found = _add_some_rows(shares, size, truths, first + lane, width, room)
-        store(parts, to + lane, found)
+    blocks, to = truths.shape[1], row * parts.shape[1] + begin
+    for block in range(blocks):
+        first = (np.int64(context) * blocks + block) * size * LANES
+        store(parts, to + block * LANES, _add_some_rows(shares, size, truths, first, room))
     return True
 
 
@@ -857,19 +858,21 @@ def advance_eight(
     have room for a word of rows, and `chosen` for the blocks of a row.
     """
     places, kinds_before, kinds_here = room[0], room[1], room[2]
-    none, used = spread(np.float32(0.0)), np.uint64(0)
-    windows, part = len(contexts), spread(np.float32(1.0) / np.float32(WHOLE))
+    used, windows = np.uint64(0), len(contexts)
+    whole = spread(np.float32(1.0) / np.float32(WHOLE))
     needed, eight = np.uint64(8 * len(chosen) * windows), np.uint64(LANES)
-    low, high, levels, width = edges[0], edges[1], len(edges) + 1, truths.shape[2]
+    low, high, levels = edges[0], edges[1], len(edges) + 1
     while done < end:
         count = min(_WORD, end - done, int(np.int64((len(octets) - used) // needed)))
         if count == 0:
             break
         to = done - first if kept else 0
+        new = False
         for n in range(count):
             i = np.uint64(done + n)
-            group = np.int64(groups_before[i])
-            kinds_before[n] = kind_of[np.uint64(max(0, group))] if group >= 0 else -1
+            group = groups_before[i]
+            new |= group < 0
+            kinds_before[n] = kind_of[np.uint64(max(0, group))]
             openness_after[i] = openness[i]
         for number in range(windows):
             window = np.uint64(number)
@@ -879,22 +882,19 @@ def advance_eight(
             for n in range(count):
                 average = openness_after[np.uint64(done + n)]
                 level = np.int64(average >= low) + np.int64(average >= high)
-                cell = (kinds_before[n] * kinds + kinds_here[n]) * levels + level
-                start_place = -1 - kinds_here[n] * LANES
-                places[n] = cell * LANES * LANES if kinds_before[n] >= 0 else start_place
+                places[n] = (kinds_before[n] * kinds + kinds_here[n]) * levels + level
                 kinds_before[n] = kinds_here[n]
                 openness_after[np.uint64(done + n)] = np.uint16(average * decay + opened[n])
             for n in range(count if kept else 0):
-                cells[to + n] = places[n] // (LANES * LANES)
+                cells[to + n] = places[n]
             for n in range(count):
-                place, at = places[n], (to + n) * LANES
-                if place < 0:
-                    store(predicted, at, load(start, -1 - place))
-                else:
-                    own = (done + n) * LANES
-                    shares = load(stored_after, own) if number else load(stored, own)
-                    shares = multiply(shares, part)
-                    store(predicted, at, add_rows(none, shares, tables, place, LANES))
+                own = (done + n) * LANES
+                shares = load(stored_after, own) if number else load(stored, own)
+                found = add_table(multiply(shares, whole), tables, places[n] * LANES * LANES)
+                store(predicted, (to + n) * LANES, found)
+            for n in range(count if new and number == 0 else 0):
+                if groups_before[np.uint64(done + n)] < 0:
+                    store(predicted, (to + n) * LANES, load(start, kinds_here[n] * LANES))
             for n in range(count):
                 i = np.uint64(done + n)
                 context, value = np.uint64(contexts[window, i]), values[window, i]
@@ -950,10 +950,11 @@ def advance_eight(
                 store(stored_after, (done + n) * LANES, _to_parts(found))
             for n in range(count):
                 found = load(beliefs, (to + n) * LANES)
-                place = np.int64(contexts[window, np.uint64(done + n)]) * LANES * width
+                place = np.int64(contexts[window, np.uint64(done + n)]) * truths.shape[1]
                 at = (number * parts.shape[1] + done + n) * parts.shape[2] + begin
-                for lane in range(0, width, LANES):
-                    store(parts, at + lane, add_rows(none, found, truths, place + lane, width))
+                for part in range(truths.shape[1]):
+                    true = add_table(found, truths, (place + part) * LANES * LANES)
+                    store(parts, at + part * LANES, true)
         for n in range(count):
             i = np.uint64(done + n)
             groups[i] = group_of[np.uint64(contexts[windows - 1, i])]

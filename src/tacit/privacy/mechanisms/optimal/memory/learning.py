@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import StateError
-from tacit.kernels.lanes import LANES
+from tacit.kernels.lanes import LANES, allocate_lanes
 from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.beliefs import (
     BeliefFilter,
@@ -139,7 +139,9 @@ class StepLearner:
         """Return the corrected transitions in a part of the week."""
         factors, at, tables = self._corrected
         if factors is not learned.factors or at != slot:
-            tables = self._filter.find_tables(slot).copy()
+            planned = self._filter.find_tables(slot)
+            tables = allocate_lanes(planned.shape)
+            tables[:] = planned
             tables[..., : learned.factors.shape[-1]] *= learned.factors
             tables /= tables.sum(axis=-1, keepdims=True)
             self._corrected = learned.factors, slot, tables
