@@ -70,19 +70,7 @@ def load(typing: Any, array: Any, place: Any) -> Any:
     """Read eight numbers of an array, of single precision or of two bytes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0].dtype
-        element = context.get_data_type(kind)
-        found = _find(
-            context,
-            builder,
-            signature.args[0],
-            arguments[0],
-            arguments[1],
-            _IR.VectorType(element, LANES),
-        )
-        numbers = builder.load(found)
-        numbers.align = kind.bitwidth // 8
-        return numbers if kind is types.float32 else builder.uitofp(numbers, _FLOATS)
+        return _load(context, builder, signature.args[0], *arguments)
 
     return _LANES(array, types.int64), generate
 
@@ -383,23 +371,26 @@ def total(typing: Any, lanes: Any) -> Any:
 def total_rows(typing: Any, array: Any, place: Any) -> Any:
     """Return the sums of eight rows of eight numbers that follow each other, as `total` has them.
 
-    The array is of single precision.
+    The array is of single precision or of two bytes.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, place = arguments
         rows = []
         for _ in range(LANES):
-            row = builder.load(_find(context, builder, signature.args[0], array, place, _FLOATS))
-            row.align = 4
-            rows.append(row)
+            rows.append(_load(context, builder, signature.args[0], array, place))
             place = builder.add(place, _IR.Constant(place.type, LANES))
         width = LANES
         while width > 1:
             width //= 2
             begins = range(0, LANES, 2 * width)
             halves = [
-                [half + begin + other + n for begin in begins for other in (0, LANES) for n in range(width)]
+                [
+                    half + begin + other + n
+                    for begin in begins
+                    for other in (0, LANES)
+                    for n in range(width)
+                ]
                 for half in (0, width)
             ]
             rows = [
@@ -424,6 +415,15 @@ def _spread_lane(builder: Any, lanes: Any, lane: int) -> Any:
     """Return one of eight numbers eight times."""
     same = _IR.Constant(_IR.VectorType(_IR.IntType(32), LANES), [lane] * LANES)
     return builder.shuffle_vector(lanes, _IR.Constant(_FLOATS, _IR.Undefined), same)
+
+
+def _load(context: Any, builder: Any, form: Any, array: Any, place: Any) -> Any:
+    """Return eight numbers of an array, of single precision or of two bytes."""
+    element = context.get_data_type(form.dtype)
+    vector = _IR.VectorType(element, LANES)
+    numbers = builder.load(_find(context, builder, form, array, place, vector))
+    numbers.align = form.dtype.bitwidth // 8
+    return numbers if form.dtype is types.float32 else builder.uitofp(numbers, _FLOATS)
 
 
 def _find(context: Any, builder: Any, form: Any, array: Any, place: Any, kind: Any) -> Any:

@@ -477,7 +477,7 @@ class BeliefFilter:
         flat, after = self.tables, told.after
         size = rows.stop - rows.start if kept else _ROWS
         cells = np.empty(size, np.int64)
-        predicted, beliefs = np.empty((2, size + LANES, 1, LANES), np.float32)
+        predicted, beliefs = np.empty((2, size, 1, LANES), np.float32)
         found: Given = (
             np.empty((3, _ROWS), np.int64),
             np.empty(_ROWS, np.float64),

@@ -26,7 +26,7 @@ at most eight values, each lane has such a row instead.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -250,11 +250,15 @@ def _predict_few(
             store(out, at + lane, found)
             whole = found if chains == 1 else add(whole, found)
         return whole
-    whole, part = none, spread(np.float32(1.0) / np.float32(WHOLE))
+    whole = none
+    for chain in range(chains):
+        whole = add(whole, _load_stored(row, chain, chains, size, stored, room))
+    scale = _invert(spread(total(whole)))
+    whole = none
     for chain in range(chains):
         first = (cell * chains + chain) * size * LANES
-        before = multiply(_load_stored(row, chain, chains, size, stored, room), part)
-        found = _add_some_rows(before, size, tables, first, room)
+        before = _load_stored(row, chain, chains, size, stored, room)
+        found = multiply(_add_some_rows(before, size, tables, first, room), scale)
         store(out, at + chain * LANES, found)
         whole = found if chains == 1 else add(whole, found)
     if chains > 1:
@@ -727,9 +731,19 @@ def use_symbols_of_few(
 
 
 @inlined
-def _invert_total(lanes: Lanes) -> Lanes:
-    """Return eight times what makes the sum of eight numbers one."""
-    return divide(spread(np.float32(1.0)), spread(np.float32(1e-30) + total(lanes)))
+def _invert(sums: Lanes) -> Lanes:
+    """Return what makes numbers with these sums add up to one."""
+    return divide(spread(np.float32(1.0)), add(sums, spread(np.float32(1e-30))))
+
+
+@inlined
+def _invert_sums(rows: NDArray[Any], first: int, count: int, scales: Singles) -> None:
+    """Write what makes each of some rows of eight numbers add up to one."""
+    whole = count // LANES * LANES
+    for n in range(0, whole, LANES):
+        store(scales, n, _invert(total_rows(rows, (first + n) * LANES)))
+    for n in range(whole, count):
+        scales[n] = np.float32(1.0) / (np.float32(1e-30) + total(load(rows, (first + n) * LANES)))
 
 
 @inlined
@@ -758,7 +772,7 @@ def _use_factor(
     whole = shares = spread(np.float32(0.0))
     for lane in range(at, at + chains * LANES, LANES):
         whole = add(whole, multiply(load(predicted, lane), factor))
-    scale = _invert_total(whole)
+    scale = _invert(spread(total(whole)))
     for chain in range(chains):
         found = multiply(multiply(load(predicted, at + chain * LANES), factor), scale)
         store(beliefs, at + chain * LANES, found)
@@ -859,7 +873,6 @@ def advance_eight(
     """
     places, kinds_before, kinds_here = room[0], room[1], room[2]
     used, windows = np.uint64(0), len(contexts)
-    whole = spread(np.float32(1.0) / np.float32(WHOLE))
     needed, eight = np.uint64(8 * len(chosen) * windows), np.uint64(LANES)
     low, high, levels = edges[0], edges[1], len(edges) + 1
     while done < end:
@@ -887,11 +900,15 @@ def advance_eight(
                 openness_after[np.uint64(done + n)] = np.uint16(average * decay + opened[n])
             for n in range(count if kept else 0):
                 cells[to + n] = places[n]
+            if number:
+                _invert_sums(stored_after, done, count, scales)
+            else:
+                _invert_sums(stored, done, count, scales)
             for n in range(count):
                 own = (done + n) * LANES
                 shares = load(stored_after, own) if number else load(stored, own)
-                found = add_table(multiply(shares, whole), tables, places[n] * LANES * LANES)
-                store(predicted, (to + n) * LANES, found)
+                found = add_table(shares, tables, places[n] * LANES * LANES)
+                store(predicted, (to + n) * LANES, multiply(found, spread(scales[n])))
             for n in range(count if new and number == 0 else 0):
                 if groups_before[np.uint64(done + n)] < 0:
                     store(predicted, (to + n) * LANES, load(start, kinds_here[n] * LANES))
@@ -940,9 +957,7 @@ def advance_eight(
                 place, at = places[n], (to + n) * LANES
                 factor = load(likely, place) if place >= 0 else load(products, n * LANES)
                 store(beliefs, at, multiply(load(predicted, at), factor))
-            for n in range(0, count, LANES):
-                sums = add(total_rows(beliefs, (to + n) * LANES), spread(np.float32(1e-30)))
-                store(scales, n, divide(spread(np.float32(1.0)), sums))
+            _invert_sums(beliefs, to, count, scales)
             for n in range(count):
                 at = (to + n) * LANES
                 found = multiply(load(beliefs, at), spread(scales[n]))
@@ -1136,8 +1151,11 @@ def weigh_parts(
 
 @inlined
 def _turn_word(likely: Singles, word: int, columns: Singles) -> None:
-    """Write the columns of the rows of a word one after the other."""
-    width = likely.shape[1]
+    """Write the columns of the rows of a word one after the other.
+
+    Words are numbered over all windows.
+    """
+    width = likely.shape[2]
     for row in range(0, _WORD, LANES):
         for column in range(0, width, LANES):
             place = (word * _WORD + row) * width + column
@@ -1195,34 +1213,37 @@ def answer_queries(
 ) -> None:
     """Answer yes from each query's threshold on, and count the levels of some probabilities.
 
-    Rows from `begin` up to `end` are answered; words begin there. `likely[row][column]` has the
-    probabilities of parts; `terms` the columns of each query, and `every` whether all of them must
-    be true. `answers[query][word]` has a bit for each row. `counts[query][level]` is increased for
-    rows that are counted. `likely` has rows for whole words, `columns` has room for the columns of
-    a word, and `places` for its rows.
+    Rows from `begin` up to `end` are answered; words begin there. `likely[window][row][column]` has
+    the probabilities of parts; `terms` the columns of each query, and `every` whether all of them
+    must be true. `answers[window][query][word]` has a bit for each row. For rows that are counted
+    `counts[window][query][level]` is increased; there may be no words of them. `likely` has rows
+    for whole words, `columns` has room for the columns of a word, and `places` for its rows.
     """
-    last = np.float32(len(levels) - 1)
-    for first in range(begin, end, _WORD):
-        word = first // _WORD
-        there = ~np.uint64(0) >> np.uint64(_WORD - min(_WORD, end - first))
-        _turn_word(likely, word, columns)
-        for n in range(len(queries)):
-            threshold = np.float32(thresholds[n])
-            if threshold < thresholds[n]:
-                threshold = np.nextafter(threshold, np.float32(2.0))
-            bits = np.uint64(0)
-            for lane in range(0, _WORD, LANES):
-                share = _weigh_query(
-                    columns, lane, terms, first_term[n], first_term[n + 1], every[n]
-                )
-                bits |= at_least(share, spread(threshold)) << np.uint64(lane)
-                if counted[word]:
-                    store(places, lane, _find_places(share, last))
-            answers[queries[n], word] = bits & there
-            left = counted[word]
-            while left:
-                counts[queries[n], levels[places[find_one(left)]]] += 1
-                left &= left - np.uint64(1)
+    last, words = np.float32(len(levels) - 1), likely.shape[1] // _WORD
+    for window in range(len(likely)):
+        for first in range(begin, end, _WORD):
+            word = first // _WORD
+            there = ~np.uint64(0) >> np.uint64(_WORD - min(_WORD, end - first))
+            sampled = counted[window, word] if counted.shape[1] else np.uint64(0)
+            _turn_word(likely, window * words + word, columns)
+            for n in range(len(queries)):
+                threshold = np.float32(thresholds[n])
+                if threshold < thresholds[n]:
+                    threshold = np.nextafter(threshold, np.float32(2.0))
+                bits = np.uint64(0)
+                for lane in range(0, _WORD, LANES):
+                    share = _weigh_query(
+                        columns, lane, terms, first_term[n], first_term[n + 1], every[n]
+                    )
+                    bits |= at_least(share, spread(threshold)) << np.uint64(lane)
+                    if sampled:
+                        store(places, lane, _find_places(share, last))
+                answers[window, queries[n], word] = bits & there
+                left = sampled
+                while left:
+                    level = levels[places[find_one(left)]]
+                    counts[window, queries[n], level] += 1
+                    left &= left - np.uint64(1)
 
 
 @lean

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 Bits = NDArray[np.bool_]
 Codes = NDArray[np.uint8]
 
-_STRETCH: Final = 8192
+_STRETCH: Final = 2048
 """The largest number of subjects that are followed at once."""
 _STEPS: Final = 4096
 """Probabilities are looked up in steps of this fraction."""
@@ -266,8 +266,13 @@ class MemoryProtector(Protector):
                 levels.add(step.run)
                 if step.counted:
                     learned = self._learn(learned, stretches, step, advanced, first)
-                for window, counts in zip(step.run, _add_counts(advanced), strict=True):
-                    thresholds = self._threshold_learner.learn(thresholds, counts, first + window)
+                counts = np.sum([one.counts for one in advanced], axis=0)
+                for place, (window, sample) in enumerate(
+                    zip(step.run, step.learned_from, strict=True)
+                ):
+                    thresholds = self._threshold_learner.learn(
+                        thresholds, None if sample is None else counts[place], first + window
+                    )
         for place, (state, known) in enumerate(zip(states, learned, strict=True)):
             for name, array in (state.to_arrays() | known.to_arrays()).items():
                 memory.after[f"{self._name}.{place}.{name}"] = array
@@ -325,25 +330,27 @@ class MemoryProtector(Protector):
                 assert step.prepared is not None
                 found = self._predict_one(place, step.prepared, step.states, rows)
                 kept.append(self._draw(place, rows, found, step))
-        room = np.empty(64 * self._columns[-1], np.float32), np.empty(64, np.int32)
-        found_counts: list[NDArray[np.int64] | None] = []
-        for parts, answers, sample in zip(step.parts, step.answers, step.learned_from, strict=True):
-            counts = np.zeros((len(answers), LEVELS), np.int64)
-            sampled = np.zeros(answers.shape[1], np.uint64) if sample is None else sample.words
-            kernels.answer_queries(
-                parts,
-                rows.start,
-                rows.stop,
-                *self._terms.arrays,
-                step.thresholds,
-                _LEVELS,
-                sampled,
-                *room,
-                answers,
-                counts,
-            )
-            found_counts.append(None if sample is None else counts)
-        return _Advanced(kept, found_counts)
+        samples = [sample is not None for sample in step.learned_from]
+        windows, words = len(samples), step.answers.shape[2]
+        sampled = np.zeros((windows, words if any(samples) else 0), np.uint64)
+        for window, sample in enumerate(step.learned_from):
+            if sample is not None:
+                sampled[window] = sample.words
+        counts = np.zeros((windows if any(samples) else 0, step.answers.shape[1], LEVELS), np.int64)
+        kernels.answer_queries(
+            step.parts,
+            rows.start,
+            rows.stop,
+            *self._terms.arrays,
+            step.thresholds,
+            _LEVELS,
+            sampled,
+            np.empty(64 * self._columns[-1], np.float32),
+            np.empty(64, np.int32),
+            step.answers,
+            counts,
+        )
+        return _Advanced(kept, counts)
 
     def _draw(
         self, place: int, rows: slice, predicted: Prediction, step: _Step
@@ -560,16 +567,9 @@ class _Advanced(NamedTuple):
 
     kept: list[tuple[Prediction, Update] | None]
     """For each component, if it is kept."""
-    counts: Sequence[NDArray[np.int64] | None]
-    """For each window `[query][level]`: how many answers have each level, of subjects that are
-    learned from; None if there are none."""
-
-
-def _add_counts(advanced: Sequence[_Advanced]) -> Iterator[NDArray[np.int64] | None]:
-    """Yield the counts of all stretches together, for each window."""
-    for counts in zip(*(one.counts for one in advanced), strict=True):
-        found = [one for one in counts if one is not None]
-        yield np.sum(found, axis=0) if found else None
+    counts: NDArray[np.int64]
+    """`[window][query][level]`: how many answers have each level, of subjects that are learned
+    from; no windows if there are none."""
 
 
 def _divide(rows: int) -> list[slice]:
@@ -698,8 +698,8 @@ class StatedLevels:
             self._find(*run)
 
     def _find(self, window: int) -> None:
-        (parts,) = self.parts(range(window, window + 1))
-        columns = np.empty(64 * parts.shape[1], np.float32)
+        parts = self.parts(range(window, window + 1))
+        columns = np.empty(64 * parts.shape[2], np.float32)
         places = np.empty(64, np.int32)
         found = self._found[window]
         kernels.find_levels(parts, *self._terms.arrays, _LEVELS, columns, places, found)
