@@ -100,6 +100,11 @@ def is_counted(window: int) -> bool:
     return window % _COUNTED == 0
 
 
+def is_used(window: int) -> bool:
+    """Return whether what was learned up to a window is used from the next one on."""
+    return window % _REFRESHED == 0
+
+
 def choose_sample(registered: int) -> int:
     """Return one in how many subjects is counted in a window, for a number that is registered.
 
@@ -189,7 +194,7 @@ class StepLearner:
             steps,
         )
         factors = learned.factors
-        if window % _REFRESHED == 0:
+        if is_used(window):
             factors = (steps[1] + _STRENGTH) / (steps[0] + _STRENGTH)
         return LearnedSteps(steps, factors.astype(np.float32, copy=False))
 
@@ -274,7 +279,7 @@ class ThresholdLearner:
         if new is not None:
             levels += new.astype(np.float32)
         thresholds = learned.thresholds
-        if window % _REFRESHED == 0 and self._private:
+        if is_used(window) and self._private:
             thresholds = self._choose(levels.astype(np.float64))
         return LearnedThresholds(levels, thresholds)
 

@@ -49,6 +49,7 @@ from tacit.privacy.mechanisms.optimal.memory.learning import (
     ThresholdLearner,
     choose_sample,
     is_counted,
+    is_used,
 )
 from tacit.privacy.mechanisms.optimal.memory.spending import add_prices
 from tacit.privacy.prices import Claim
@@ -288,7 +289,7 @@ class MemoryProtector(Protector):
         """
         begin = 0
         for end in range(1, number + 1):
-            if end == number or not (self._grouped and levels.later) or is_counted(first + end - 1):
+            if end == number or not (self._grouped and levels.later) or is_used(first + end - 1):
                 yield range(begin, end)
                 begin = end
 
@@ -303,6 +304,7 @@ class MemoryProtector(Protector):
                 batch is None
                 or end == group.stop
                 or not batch.together
+                or is_counted(first + end - 1)
                 or is_counted(first + end)
                 or batch.hours[end] != batch.hours[begin]
             ):
