@@ -667,8 +667,8 @@ def use_symbols_jointly(
 
     The probabilities of a component's parts go to `parts[row]`, from column `begin` on.
     `truths[context][block][value][lane]` is 1 where a part is true, eight parts to a block, and
-    zeros fill the last lanes; a context that is not tabulated has -1 everywhere. Return the number of rows with such a context.
-    `shares` has room for all values.
+    zeros fill the last lanes; a context that is not tabulated has -1 everywhere. Return the number
+    of rows with such a context. `shares` has room for all values.
     """
     other = 0
     for i in range(len(contexts)):
