@@ -305,7 +305,8 @@ def transpose(
 ) -> Any:
     """Write eight times eight numbers with rows and columns exchanged.
 
-    Rows are `step` apart in the array of single precision, and `width` apart where they go.
+    Rows are `step` apart in the array, of single precision or of two bytes, and `width` apart where
+    they go, in single precision.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -313,9 +314,7 @@ def transpose(
         forms = signature.args[0], signature.args[3]
         rows = []
         for _ in range(LANES):
-            row = builder.load(_find(context, builder, forms[0], array, place, _FLOATS))
-            row.align = 4
-            rows.append(row)
+            rows.append(_load(context, builder, forms[0], array, place))
             place = builder.add(place, step)
         # Exchange blocks of four by four, then of two by two, then single numbers.
         for size in (4, 2, 1):

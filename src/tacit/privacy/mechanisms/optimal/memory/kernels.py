@@ -59,6 +59,7 @@ from tacit.privacy.sampling import decide
 
 Singles = NDArray[np.float32]
 Whole = NDArray[np.int64]
+Parts = NDArray[np.uint16]
 Numbers = NDArray[np.int32]
 Bits = NDArray[np.bool_]
 Words = NDArray[np.uint64]
@@ -658,7 +659,7 @@ def use_symbols_jointly(
     beliefs: Singles,
     stored: NDArray[np.uint16],
     openness_after: NDArray[np.uint16],
-    parts: Singles,
+    parts: Parts,
 ) -> int:
     """Write the joint beliefs with the symbols; one of -1 says nothing. Store and read them too.
 
@@ -688,7 +689,7 @@ def use_symbols_jointly(
                 for value in range(size):
                     row = load(truths, first + value * LANES)
                     true = add_product(true, spread(shares[value]), row)
-                store(parts, i * parts.shape[1] + begin + block * LANES, true)
+                store(parts, i * parts.shape[1] + begin + block * LANES, _state(true))
     return other
 
 
@@ -709,7 +710,7 @@ def use_symbols_of_few(
     beliefs: Singles,
     stored: NDArray[np.uint16],
     openness_after: NDArray[np.uint16],
-    parts: Singles,
+    parts: Parts,
 ) -> int:
     """Do the same for chains of at most eight values; `room` has space for a chain."""
     other = 0
@@ -750,6 +751,13 @@ def _invert_sums(rows: NDArray[Any], first: int, count: int, scales: Singles) ->
 def _to_parts(belief: Lanes) -> Lanes:
     """Return what is stored of a belief: parts of `WHOLE`, at least one each."""
     return add(multiply(belief, spread(np.float32(WHOLE - 1))), spread(np.float32(1.0)))
+
+
+@inlined
+def _state(likely: Lanes) -> Lanes:
+    """Return what is stored of probabilities: 0 and `WHOLE` are for what is certain."""
+    none = spread(np.float32(0.0))
+    return select(none, likely, none, _to_parts(likely))
 
 
 @inlined
@@ -796,7 +804,7 @@ def _read_few(
     room: Singles,
     begin: int,
     row: int,
-    parts: Singles,
+    parts: Parts,
 ) -> bool:
     """Write how likely parts are, and return True, if the context is tabulated."""
     zero = np.uint64(0)
@@ -805,7 +813,8 @@ def _read_few(
     blocks, to = truths.shape[1], row * parts.shape[1] + begin
     for block in range(blocks):
         first = (np.int64(context) * blocks + block) * size * LANES
-        store(parts, to + block * LANES, _add_some_rows(shares, size, truths, first, room))
+        true = _add_some_rows(shares, size, truths, first, room)
+        store(parts, to + block * LANES, _state(true))
     return True
 
 
@@ -856,7 +865,7 @@ def advance_eight(
     groups: NDArray[np.int16],
     stored_after: NDArray[np.uint16],
     openness_after: NDArray[np.uint16],
-    parts: Singles,
+    parts: Parts,
 ) -> int:
     """Predict, choose, draw, use and read for some rows at a time, from `done` up to `end`.
 
@@ -969,7 +978,7 @@ def advance_eight(
                 at = (number * parts.shape[1] + done + n) * parts.shape[2] + begin
                 for part in range(truths.shape[1]):
                     true = add_table(found, truths, (place + part) * LANES * LANES)
-                    store(parts, at + part * LANES, true)
+                    store(parts, at + part * LANES, _state(true))
         for n in range(count):
             i = np.uint64(done + n)
             groups[i] = group_of[np.uint64(contexts[windows - 1, i])]
@@ -1128,15 +1137,15 @@ def weigh_parts(
     choices: Whole,
     rows: Whole,
     begin: int,
-    found: Singles,
+    found: Parts,
 ) -> None:
-    """Write the probability that each part is true; exactly 0 or 1 if decided.
+    """Write the probability that each part is true; exactly 0 or `WHOLE` if decided.
 
     Those of row `i` go to `found[rows[i]]`, from column `begin` on.
     """
     for i in range(len(rows)):
         for part in range(len(first_cofactor) - 1):
-            found[rows[i], begin + part] = part_probability(
+            likely = part_probability(
                 part,
                 signals[i],
                 codes[i],
@@ -1147,10 +1156,12 @@ def weigh_parts(
                 first_view,
                 choices,
             )
+            stated = min(likely, 1.0) * (WHOLE - 1) + 1 if likely > 0 else 0.0
+            found[rows[i], begin + part] = np.uint16(stated)
 
 
 @inlined
-def _turn_word(likely: Singles, word: int, columns: Singles) -> None:
+def _turn_word(likely: Parts, word: int, columns: Singles) -> None:
     """Write the columns of the rows of a word one after the other.
 
     Words are numbered over all windows.
@@ -1163,19 +1174,26 @@ def _turn_word(likely: Singles, word: int, columns: Singles) -> None:
 
 
 @inlined
+def _load_share(columns: Singles, place: int) -> Lanes:
+    """Return eight probabilities that are stored in parts of `WHOLE`."""
+    return multiply(load(columns, place), spread(np.float32(1.0) / np.float32(WHOLE)))
+
+
+@inlined
 def _weigh_query(
     columns: Singles, lane: int, terms: Whole, begin: int, end: int, every: bool
 ) -> Lanes:
     """Return how likely a query is for eight rows. Different terms count as independent."""
-    share = load(columns, terms[begin] * _WORD + lane)
+    share = _load_share(columns, terms[begin] * _WORD + lane)
     if end - begin > 1 and every:
         for term in range(begin + 1, end):
-            share = multiply(share, load(columns, terms[term] * _WORD + lane))
+            share = multiply(share, _load_share(columns, terms[term] * _WORD + lane))
     elif end - begin > 1:
         one = spread(np.float32(1.0))
         false = one
         for term in range(begin, end):
-            false = multiply(false, subtract(one, load(columns, terms[term] * _WORD + lane)))
+            likely = _load_share(columns, terms[term] * _WORD + lane)
+            false = multiply(false, subtract(one, likely))
         share = subtract(one, false)
     return share
 
@@ -1196,7 +1214,7 @@ def _find_places(share: Lanes, last: np.float32) -> Lanes:
 
 @lean
 def answer_queries(
-    likely: Singles,
+    likely: Parts,
     begin: int,
     end: int,
     terms: Whole,
@@ -1248,7 +1266,7 @@ def answer_queries(
 
 @lean
 def find_levels(
-    likely: Singles,
+    likely: Parts,
     terms: Whole,
     first_term: Whole,
     every: Bits,

@@ -39,7 +39,7 @@ from tacit.privacy.mechanisms.optimal.memory.beliefs import (
     Update,
 )
 from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
-from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Singles, Words
+from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Parts, Singles, Words
 from tacit.privacy.mechanisms.optimal.memory.learning import (
     HALF_LIFE,
     LEVELS,
@@ -453,7 +453,7 @@ class MemoryProtector(Protector):
         states: Sequence[BeliefState],
         values: Sequence[Words],
         silent: Bits,
-        parts: Singles,
+        parts: Parts,
         after: Sequence[BeliefState],
     ) -> list[Arguments | None]:
         """Return the arguments of each component whose steps are taken in one compiled loop."""
@@ -559,7 +559,7 @@ class _Step(NamedTuple):
     """For each window."""
     thresholds: NDArray[np.float64]
     """Those of queries about private events."""
-    parts: NDArray[np.float32]
+    parts: Parts
     """`[window][row][column]`: how likely each part is, with rows that fill the last word."""
     answers: Columns
 
@@ -682,12 +682,12 @@ class StatedLevels:
         self._terms = terms
         self.later = windows * rows * columns <= _STATED_LATER
         """Whether probabilities are kept, and levels are found when they are asked for."""
-        self._parts = allocate((windows if self.later else 1, rows, columns), np.float32)
+        self._parts = allocate((windows if self.later else 1, rows, columns), np.uint16)
         self._parts[:, subjects:] = 0  # rows that fill the last word are read, too
         self._found = np.zeros(shape if not self.later else (0, 0, 0), np.uint8)
         self._shape = shape
 
-    def parts(self, run: range) -> Singles:
+    def parts(self, run: range) -> Parts:
         """Return where the probabilities of parts go, `[window][row][column]`.
 
         If they are not kept, a run has a single window.
@@ -714,7 +714,7 @@ class StatedLevels:
             for window in range(len(self._found)):
                 self._find(window)
             self.later = False
-            self._parts = np.empty((0, 0, 0), np.float32)
+            self._parts = np.empty((0, 0, 0), np.uint16)
         return self._found
 
 
