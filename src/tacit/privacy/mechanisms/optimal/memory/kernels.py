@@ -877,8 +877,10 @@ def advance_eight(
     are bits in a word, so that a processor works on several rows at once. It goes on while enough
     random bytes are left; return the first row that is not done. Each draw takes the next bytes, in
     order. If beliefs and cells of a single window are to be `kept`, they are written row by row
-    from row `first` on; otherwise those of the next rows overwrite them. `places` and `products`
-    have room for a word of rows, and `chosen` for the blocks of a row.
+    from row `first` on; otherwise those of the next rows overwrite them. `kind_by_context` and
+    `opened_by_context` are what a context adds to cells and to averages of openness. `room`,
+    `opened`, `scales` and `products` have room for a word of rows, and `chosen` for the blocks of a
+    row.
     """
     places, kinds_before, kinds_here = room[0], room[1], room[2]
     used, windows = np.uint64(0), len(contexts)
