@@ -67,7 +67,7 @@ def _intrinsic(function: Callable[..., Any]) -> Any:
 
 @_intrinsic
 def load(typing: Any, array: Any, place: Any) -> Any:
-    """Read eight numbers of an array, of single precision or of two bytes."""
+    """Read eight numbers of an array, of single precision or of one or two bytes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _load(context, builder, signature.args[0], *arguments)
@@ -232,8 +232,8 @@ def add_rows(typing: Any, before: Any, lanes: Any, array: Any, place: Any, step:
 def add_table(typing: Any, lanes: Any, array: Any, place: Any) -> Any:
     """Return the sum of eight rows that follow each other, each multiplied with one of the lanes.
 
-    The array is of single precision. Two rows are taken at once: the even ones are added up, and
-    the odd ones.
+    The array is of single precision or of bytes. Two rows are taken at once: the even ones are
+    added up, and the odd ones.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -248,8 +248,7 @@ def add_table(typing: Any, lanes: Any, array: Any, place: Any) -> Any:
                 _IR.Constant(_FLOATS, _IR.Undefined),
                 _IR.Constant(_IR.VectorType(index, 2 * LANES), chosen),
             )
-            rows = builder.load(_find(context, builder, signature.args[1], array, place, both))
-            rows.align = 4
+            rows = _load(context, builder, signature.args[1], array, place, 2 * LANES)
             product = builder.fmul(shares, rows, flags=["contract"])
             found = product if found is None else builder.fadd(found, product, flags=["contract"])
             place = builder.add(place, _IR.Constant(place.type, 2 * LANES))
@@ -416,13 +415,14 @@ def _spread_lane(builder: Any, lanes: Any, lane: int) -> Any:
     return builder.shuffle_vector(lanes, _IR.Constant(_FLOATS, _IR.Undefined), same)
 
 
-def _load(context: Any, builder: Any, form: Any, array: Any, place: Any) -> Any:
-    """Return eight numbers of an array, of single precision or of two bytes."""
-    element = context.get_data_type(form.dtype)
-    vector = _IR.VectorType(element, LANES)
+def _load(context: Any, builder: Any, form: Any, array: Any, place: Any, width: int = LANES) -> Any:
+    """Return some numbers of an array, of single precision or whole and not negative."""
+    vector = _IR.VectorType(context.get_data_type(form.dtype), width)
     numbers = builder.load(_find(context, builder, form, array, place, vector))
     numbers.align = form.dtype.bitwidth // 8
-    return numbers if form.dtype is types.float32 else builder.uitofp(numbers, _FLOATS)
+    if form.dtype is types.float32:
+        return numbers
+    return builder.uitofp(numbers, _IR.VectorType(_IR.FloatType(), width))
 
 
 def _find(context: Any, builder: Any, form: Any, array: Any, place: Any, kind: Any) -> Any:

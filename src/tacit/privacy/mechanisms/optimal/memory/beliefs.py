@@ -390,7 +390,7 @@ class BeliefFilter:
             use = kernels.use_symbols_of_few if self.few else kernels.use_symbols_jointly
             other = use(*given, *room, *found)
             if other:
-                rows = np.flatnonzero(flat.truths[contexts, 0, 0, 0] < 0)
+                rows = np.flatnonzero(flat.truths[contexts, 0, 0, 0] == kernels.UNKNOWN)
                 self._read_all(parts, begin, predicted.signals[rows], beliefs[rows], rows)
         else:
             beliefs = predicted.lanes.copy()
@@ -427,7 +427,10 @@ class BeliefFilter:
             and flat.values == LANES
             and type(flat.sampler) is Sampler  # a sampler of another kind draws in its own way
             and flat.sampler.private
-            and (flat.all_tabulated or bool((flat.truths[contexts, 0, 0, 0] >= 0).all()))
+            and (
+                flat.all_tabulated
+                or bool((flat.truths[contexts, 0, 0, 0] != kernels.UNKNOWN).all())
+            )
         )
 
     def list_arguments(

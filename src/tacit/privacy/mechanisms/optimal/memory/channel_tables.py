@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.kernels.lanes import LANES, allocate_lanes, fill_lanes
+from tacit.kernels.lanes import LANES, fill_lanes
 from tacit.patterns.booleans import pack_rows
 from tacit.privacy.channels import Channel
 from tacit.privacy.keys import KeyTable
@@ -28,7 +28,7 @@ from tacit.privacy.mechanisms.optimal.blocks import (
 from tacit.privacy.mechanisms.optimal.channel_books import ChannelBook
 from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.candidates import BlockQueries, CandidateBook
-from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Singles, Whole, Words
+from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Octets, Singles, Whole, Words
 from tacit.privacy.mechanisms.optimal.new_contexts import DesignedContexts, NewContexts
 from tacit.privacy.mechanisms.optimal.symbol_readings import SymbolReadings
 from tacit.privacy.noise import Noise
@@ -126,8 +126,8 @@ class ChannelTables:
         self.width = fill_lanes(self.values) if joint else 2
         """The same with the zeros that fill lanes."""
         blocks = self.columns // LANES
-        self.truths: Singles = np.empty((0, blocks, self.values, LANES), np.float32)
-        """`[context][block][value][lane]`: whether a part is true; -1 if that is not tabulated."""
+        self.truths: Octets = np.empty((0, blocks, self.values, LANES), np.uint8)
+        """`[context][block][value][lane]`: whether a part is true, or that it is not tabulated."""
         self.all_tabulated = True
         """Whether truths of all contexts are tabulated."""
         self._room = self.truths
@@ -288,7 +288,7 @@ class ChannelTables:
         new = self._append_truths(len(signals))
         if self.joint and self.truths.size <= _MOST_TRUTHS:
             known = np.concatenate([np.tile([0, 1], (len(signals), 1)), signals], axis=1)
-            full = np.zeros((len(new), self.values, self.columns), np.float32)
+            full = np.zeros((len(new), self.values, self.columns), np.uint8)
             full[:, :, : len(self.component.parts)] = known[:, self._cofactors]
             new[:] = full.reshape(len(new), self.values, -1, LANES).transpose(0, 2, 1, 3)
         else:
@@ -312,14 +312,14 @@ class ChannelTables:
             found[:, number] = np.array(part.cofactors)[choice]
         return found
 
-    def _append_truths(self, contexts: int) -> Singles:
+    def _append_truths(self, contexts: int) -> Octets:
         """Append so many contexts whose truths are not tabulated, and return them."""
         before, after = len(self.truths), len(self.truths) + contexts
         if after > len(self._room):
-            self._room = allocate_lanes((2 * after, *self.truths.shape[1:]))
+            self._room = np.empty((2 * after, *self.truths.shape[1:]), np.uint8)
             self._room[:before] = self.truths
         self.truths = self._room[:after]
-        self.truths[before:] = -1
+        self.truths[before:] = kernels.UNKNOWN
         return self.truths[before:]
 
     def _append(self, contexts: Sequence[Sequence[_Block]], groups: Whole) -> range:

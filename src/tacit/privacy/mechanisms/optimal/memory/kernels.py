@@ -59,6 +59,7 @@ from tacit.privacy.sampling import decide
 
 Singles = NDArray[np.float32]
 Whole = NDArray[np.int64]
+Octets = NDArray[np.uint8]
 Parts = NDArray[np.uint16]
 Numbers = NDArray[np.int32]
 Bits = NDArray[np.bool_]
@@ -74,6 +75,8 @@ STEP_PARTS = 1 << 20
 """Learned steps are added up in so many parts of a step."""
 WHOLE: Final = 65535
 """The number of parts of a whole, in stored probabilities and averages."""
+UNKNOWN: Final = 255
+"""In a table of truths: the context is not tabulated."""
 _WORD: Final = 64
 
 
@@ -272,7 +275,7 @@ def _predict_few(
 
 @inlined
 def _add_some_rows(
-    shares: Lanes, size: int, table: Singles, first: int, room: Singles
+    shares: Lanes, size: int, table: NDArray[Any], first: int, room: Singles
 ) -> Lanes:
     """Return the sum of so many rows of a table, each as often as its lane says."""
     if size == LANES:
@@ -653,7 +656,7 @@ def use_symbols_jointly(
     symbols: Numbers,
     openness: NDArray[np.uint16],
     decay: float,
-    truths: Singles,
+    truths: Octets,
     begin: int,
     shares: Singles,
     beliefs: Singles,
@@ -668,8 +671,8 @@ def use_symbols_jointly(
 
     The probabilities of a component's parts go to `parts[row]`, from column `begin` on.
     `truths[context][block][value][lane]` is 1 where a part is true, eight parts to a block, and
-    zeros fill the last lanes; a context that is not tabulated has -1 everywhere. Return the number
-    of rows with such a context. `shares` has room for all values.
+    zeros fill the last lanes; a context that is not tabulated has `UNKNOWN` everywhere. Return the
+    number of rows with such a context. `shares` has room for all values.
     """
     other = 0
     for i in range(len(contexts)):
@@ -677,7 +680,7 @@ def use_symbols_jointly(
         blocks = first_block[context + 1] - first_block[context]
         openness_after[i] = _average(openness[i], blocks > 0, decay)
         _use_symbols(i, blocks, predicted, candidates, likely, chosen, symbols, beliefs, stored)
-        if truths[context, 0, 0, 0] < 0:
+        if truths[context, 0, 0, 0] == UNKNOWN:
             other += 1
         else:
             for lane in range(0, beliefs.shape[2], LANES):
@@ -704,7 +707,7 @@ def use_symbols_of_few(
     symbols: Numbers,
     openness: NDArray[np.uint16],
     decay: float,
-    truths: Singles,
+    truths: Octets,
     begin: int,
     room: Singles,
     beliefs: Singles,
@@ -800,7 +803,7 @@ def _read_few(
     context: np.uint64,
     shares: Lanes,
     size: int,
-    truths: Singles,
+    truths: Octets,
     room: Singles,
     begin: int,
     row: int,
@@ -808,7 +811,7 @@ def _read_few(
 ) -> bool:
     """Write how likely parts are, and return True, if the context is tabulated."""
     zero = np.uint64(0)
-    if truths[context, zero, zero, zero] < 0:
+    if truths[context, zero, zero, zero] == UNKNOWN:
         return False
     blocks, to = truths.shape[1], row * parts.shape[1] + begin
     for block in range(blocks):
@@ -847,9 +850,9 @@ def advance_eight(
     silent: Bits,
     likely: Singles,
     decay: float,
-    truths: Singles,
+    truths: Octets,
     begin: int,
-    octets: NDArray[np.uint8],
+    octets: Octets,
     guide: NDArray[np.int8],
     running_sums: NDArray[np.uint64],
     shifts: NDArray[np.uint64],
@@ -991,7 +994,7 @@ def advance_eight(
 @inlined
 def _decide(
     row: int,
-    octets: NDArray[np.uint8],
+    octets: Octets,
     used: np.uint64,
     running_sums: NDArray[np.uint64],
     shifts: NDArray[np.uint64],

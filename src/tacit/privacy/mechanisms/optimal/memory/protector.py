@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 Bits = NDArray[np.bool_]
 Codes = NDArray[np.uint8]
 
-_STRETCH: Final = 2048
+_STRETCH: Final = 8192
 """The largest number of subjects that are followed at once."""
 _STEPS: Final = 4096
 """Probabilities are looked up in steps of this fraction."""
