@@ -263,6 +263,12 @@ FAULTS: Final = (
         "pipeline/test_memory_runs.py",
     ),
     fault(
+        "privacy/mechanisms/optimal/memory/protector.py",
+        "levels.later) or is_used(first + end - 1):",
+        "levels.later):",
+        "privacy/mechanisms/test_belief_pass.py",
+    ),
+    fault(
         "privacy/mechanisms/optimal/memory/learning.py",
         "(steps[1] + _STRENGTH) / (steps[0] + _STRENGTH)",
         "(steps[0] + _STRENGTH) / (steps[1] + _STRENGTH)",
@@ -270,7 +276,7 @@ FAULTS: Final = (
     ),
     fault(
         "privacy/mechanisms/optimal/memory/learning.py",
-        "if window % _REFRESHED == 0 and self._private:",
+        "if is_used(window) and self._private:",
         "if False:",
         "privacy/mechanisms/test_memory_learning.py",
     ),

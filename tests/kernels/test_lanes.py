@@ -10,6 +10,8 @@ from tacit.kernels.lanes import (
     LANES,
     add,
     add_product,
+    add_table,
+    allocate_lanes,
     at_least,
     count,
     divide,
@@ -20,6 +22,7 @@ from tacit.kernels.lanes import (
     store,
     subtract,
     total,
+    total_rows,
     transpose,
 )
 
@@ -54,6 +57,20 @@ def _compare(left: Singles, right: Singles, found: NDArray[np.int32]) -> int:
 @compiled
 def _exchange(array: Singles, place: int, found: Singles, at: int) -> None:
     transpose(array, place, array.shape[1], found, at, found.shape[1])
+
+
+@compiled
+def _add_table(shares: Singles, table: Singles, place: int, found: Singles) -> None:
+    store(found, 0, add_table(load(shares, 0), table, place))
+
+
+@compiled
+def _add_up(singles: Singles, parts: NDArray[np.uint16], place: int, found: Singles) -> None:
+    store(found, 0, total_rows(singles, place))
+    store(found, LANES, total_rows(parts, place))
+    for row in range(LANES):
+        found[2 * LANES + row] = total(load(singles, place + row * LANES))
+        found[3 * LANES + row] = total(load(parts, place + row * LANES))
 
 
 def test_lanes_calculate_as_single_numbers_do() -> None:
@@ -100,3 +117,35 @@ def test_rows_and_columns_are_exchanged() -> None:
     expected = np.full((10, 13), -1, np.float32)
     expected[2:10, 4:12] = array[1:9, 2:10].T
     assert np.array_equal(found, expected)
+
+
+def test_rows_of_a_table_are_added_up() -> None:
+    rng = np.random.default_rng(3)
+    shares = rng.random(LANES, dtype=np.float32)
+    table = rng.random((3 * LANES, LANES), dtype=np.float32)
+    found = np.empty(LANES, np.float32)
+    for row in (0, 1, 16):
+        _add_table(shares, table, row * LANES, found)
+        np.testing.assert_allclose(found, shares @ table[row : row + LANES], rtol=1e-6)
+
+
+def test_sums_of_eight_rows_are_those_of_each() -> None:
+    """To the last bit, in order."""
+    rng = np.random.default_rng(4)
+    singles = rng.random((20, LANES), dtype=np.float32)
+    parts = rng.integers(0, 1 << 16, (20, LANES), np.uint16)
+    found = np.empty(4 * LANES, np.float32)
+    for row in (0, 5, 12):
+        _add_up(singles, parts, row * LANES, found)
+        assert np.array_equal(found[: 2 * LANES], found[2 * LANES :])
+        own = parts[row : row + LANES].sum(axis=1, dtype=np.int64)
+        assert found[LANES : 2 * LANES].tolist() == own.tolist()
+
+
+def test_tables_begin_with_a_cache_line() -> None:
+    for rows in (1, 7, 8, 1000):
+        table = allocate_lanes((rows, 2, LANES))
+        assert table.shape == (rows, 2, LANES)
+        assert table.ctypes.data % 64 == 0
+        table[:] = 1.5
+        assert (table == 1.5).all()

@@ -11,14 +11,19 @@ Numbers are always added in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import extending
+from numpy.typing import NDArray
 
 LANES: Final = 8
+_CACHE_LINE: Final = 64
+"""Bytes."""
 
 _NUMBA: Final[Any] = types
 _EXTENDING: Final[Any] = extending
@@ -47,6 +52,14 @@ def fill_lanes(numbers: int) -> int:
     return -(-numbers // LANES) * LANES
 
 
+def allocate_lanes(shape: Sequence[int]) -> NDArray[np.float32]:
+    """Return an array with arbitrary content, whose pairs of rows of eight are in a cache line."""
+    size = 4 * math.prod(shape)
+    octets = np.empty(size + _CACHE_LINE, np.uint8)
+    begin = -octets.ctypes.data % _CACHE_LINE
+    return octets[begin : begin + size].view(np.float32).reshape(shape)
+
+
 def _intrinsic(function: Callable[..., Any]) -> Any:
     """Make a function that kernels call, and that writes their code."""
     return _EXTENDING.intrinsic(function)
@@ -54,22 +67,10 @@ def _intrinsic(function: Callable[..., Any]) -> Any:
 
 @_intrinsic
 def load(typing: Any, array: Any, place: Any) -> Any:
-    """Read eight numbers of an array, of single precision or of two bytes."""
+    """Read eight numbers of an array, of single precision or of one or two bytes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.args[0].dtype
-        element = context.get_data_type(kind)
-        found = _find(
-            context,
-            builder,
-            signature.args[0],
-            arguments[0],
-            arguments[1],
-            _IR.VectorType(element, LANES),
-        )
-        numbers = builder.load(found)
-        numbers.align = kind.bitwidth // 8
-        return numbers if kind is types.float32 else builder.uitofp(numbers, _FLOATS)
+        return _load(context, builder, signature.args[0], *arguments)
 
     return _LANES(array, types.int64), generate
 
@@ -228,6 +229,43 @@ def add_rows(typing: Any, before: Any, lanes: Any, array: Any, place: Any, step:
 
 
 @_intrinsic
+def add_table(typing: Any, lanes: Any, array: Any, place: Any) -> Any:
+    """Return the sum of eight rows that follow each other, each multiplied with one of the lanes.
+
+    The array is of single precision or of bytes. Two rows are taken at once: the even ones are
+    added up, and the odd ones.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes, array, place = arguments
+        index = _IR.IntType(32)
+        both = _IR.VectorType(_IR.FloatType(), 2 * LANES)
+        found = None
+        for lane in range(0, LANES, 2):
+            chosen = [lane] * LANES + [lane + 1] * LANES
+            shares = builder.shuffle_vector(
+                lanes,
+                _IR.Constant(_FLOATS, _IR.Undefined),
+                _IR.Constant(_IR.VectorType(index, 2 * LANES), chosen),
+            )
+            rows = _load(context, builder, signature.args[1], array, place, 2 * LANES)
+            product = builder.fmul(shares, rows, flags=["contract"])
+            found = product if found is None else builder.fadd(found, product, flags=["contract"])
+            place = builder.add(place, _IR.Constant(place.type, 2 * LANES))
+        halves = [
+            builder.shuffle_vector(
+                found,
+                _IR.Constant(both, _IR.Undefined),
+                _IR.Constant(_IR.VectorType(index, LANES), list(range(begin, begin + LANES))),
+            )
+            for begin in (0, LANES)
+        ]
+        return builder.fadd(*halves)
+
+    return _LANES(_LANES, array, types.int64), generate
+
+
+@_intrinsic
 def at_least(typing: Any, left: Any, right: Any) -> Any:
     """Return a word with a bit for each of eight numbers that is at least the other."""
 
@@ -266,7 +304,8 @@ def transpose(
 ) -> Any:
     """Write eight times eight numbers with rows and columns exchanged.
 
-    Rows are `step` apart in the array of single precision, and `width` apart where they go.
+    Rows are `step` apart in the array, of single precision or of two bytes, and `width` apart where
+    they go, in single precision.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -274,9 +313,7 @@ def transpose(
         forms = signature.args[0], signature.args[3]
         rows = []
         for _ in range(LANES):
-            row = builder.load(_find(context, builder, forms[0], array, place, _FLOATS))
-            row.align = 4
-            rows.append(row)
+            rows.append(_load(context, builder, forms[0], array, place))
             place = builder.add(place, step)
         # Exchange blocks of four by four, then of two by two, then single numbers.
         for size in (4, 2, 1):
@@ -328,10 +365,64 @@ def total(typing: Any, lanes: Any) -> Any:
     return types.float32(_LANES), generate
 
 
+@_intrinsic
+def total_rows(typing: Any, array: Any, place: Any) -> Any:
+    """Return the sums of eight rows of eight numbers that follow each other, as `total` has them.
+
+    The array is of single precision or of two bytes.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, place = arguments
+        rows = []
+        for _ in range(LANES):
+            rows.append(_load(context, builder, signature.args[0], array, place))
+            place = builder.add(place, _IR.Constant(place.type, LANES))
+        width = LANES
+        while width > 1:
+            width //= 2
+            begins = range(0, LANES, 2 * width)
+            halves = [
+                [
+                    half + begin + other + n
+                    for begin in begins
+                    for other in (0, LANES)
+                    for n in range(width)
+                ]
+                for half in (0, width)
+            ]
+            rows = [
+                builder.fadd(
+                    *(
+                        builder.shuffle_vector(
+                            rows[n],
+                            rows[n + width],
+                            _IR.Constant(_IR.VectorType(_IR.IntType(32), LANES), half),
+                        )
+                        for half in halves
+                    )
+                )
+                for n in range(width)
+            ]
+        return rows[0]
+
+    return _LANES(array, types.int64), generate
+
+
 def _spread_lane(builder: Any, lanes: Any, lane: int) -> Any:
     """Return one of eight numbers eight times."""
     same = _IR.Constant(_IR.VectorType(_IR.IntType(32), LANES), [lane] * LANES)
     return builder.shuffle_vector(lanes, _IR.Constant(_FLOATS, _IR.Undefined), same)
+
+
+def _load(context: Any, builder: Any, form: Any, array: Any, place: Any, width: int = LANES) -> Any:
+    """Return some numbers of an array, of single precision or whole and not negative."""
+    vector = _IR.VectorType(context.get_data_type(form.dtype), width)
+    numbers = builder.load(_find(context, builder, form, array, place, vector))
+    numbers.align = form.dtype.bitwidth // 8
+    if form.dtype is types.float32:
+        return numbers
+    return builder.uitofp(numbers, _IR.VectorType(_IR.FloatType(), width))
 
 
 def _find(context: Any, builder: Any, form: Any, array: Any, place: Any, kind: Any) -> Any:

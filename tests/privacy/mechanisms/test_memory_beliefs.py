@@ -286,7 +286,7 @@ def follow(
                     belief = mirror.use(belief, block, block.channels[option], symbol)
             np.testing.assert_allclose(updated.beliefs[row], belief, atol=1e-5)
             np.testing.assert_allclose(
-                updated.parts[row], mirror.read(belief, signals[row]), atol=1e-4
+                updated.parts[row] / WHOLE, mirror.read(belief, signals[row]), atol=1e-4
             )
             mirror.keep(belief, opened=bool(blocks))
             # Rounding to parts may fall on either side.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tacit.buffers import allocate
 from tacit.kernels import compiled
 from tacit.kernels.threads import run_in_turn
 from tacit.patterns.booleans import spread_square, to_columns
@@ -312,7 +313,7 @@ def gather_each(
     # Transpose the bits once for all, then split them.
     whole = np.array([n for one in columns for n in one], np.int64)
     widths = np.array([len(one) for one in columns], np.int64)
-    found = np.empty((len(columns), len(windows.bits) * windows.slots), np.uint64)
+    found = allocate((len(columns), len(windows.bits) * windows.slots), np.uint64)
     _gather(windows.bits, whole, widths, windows.slots, found)
     if own is not None:
         found = found.reshape(len(columns), len(windows.bits), -1)[:, :, slots]

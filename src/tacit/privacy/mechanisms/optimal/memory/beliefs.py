@@ -22,6 +22,7 @@ from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
 from tacit.privacy.mechanisms.optimal.memory.kernels import (
     WHOLE,
     Numbers,
+    Parts,
     Singles,
     Whole,
     Words,
@@ -136,8 +137,8 @@ class Update(NamedTuple):
     lanes: Singles
     """`[row][chain][lane]`: the beliefs, with the zeros that fill lanes."""
     state: BeliefState
-    parts: Singles
-    """`[row][part]`: how likely each part is; exactly 0 or 1 where it is decided."""
+    parts: Parts
+    """`[row][part]`: how likely each part is, in parts of 65535; 0 or all where it is decided."""
 
     @property
     def beliefs(self) -> Singles:
@@ -158,9 +159,9 @@ class Arguments(NamedTuple):
     slot: int
     state: BeliefState
     after: BeliefState
-    parts: Singles
+    parts: Parts
     """`[window][row][column]`"""
-    own: Singles
+    own: Parts
     """The parts of this component."""
     given: Given
     """What the compiled loop reads."""
@@ -354,7 +355,7 @@ class BeliefFilter:
         state: BeliefState,
         predicted: Prediction,
         symbols: Numbers,
-        parts: Singles | None = None,
+        parts: Parts | None = None,
         begin: int = 0,
         after: BeliefState | None = None,
     ) -> Update:
@@ -365,7 +366,7 @@ class BeliefFilter:
         """
         flat, contexts, chosen = self.tables, predicted.contexts, predicted.chosen
         if parts is None:
-            parts = np.empty((len(contexts), flat.columns), np.float32)
+            parts = np.empty((len(contexts), flat.columns), np.uint16)
         if after is None:
             after = BeliefState.like(state)
         after.groups[:] = predicted.groups
@@ -389,7 +390,7 @@ class BeliefFilter:
             use = kernels.use_symbols_of_few if self.few else kernels.use_symbols_jointly
             other = use(*given, *room, *found)
             if other:
-                rows = np.flatnonzero(flat.truths[contexts, 0, 0] < 0)
+                rows = np.flatnonzero(flat.truths[contexts, 0, 0, 0] == kernels.UNKNOWN)
                 self._read_all(parts, begin, predicted.signals[rows], beliefs[rows], rows)
         else:
             beliefs = predicted.lanes.copy()
@@ -426,7 +427,10 @@ class BeliefFilter:
             and flat.values == LANES
             and type(flat.sampler) is Sampler  # a sampler of another kind draws in its own way
             and flat.sampler.private
-            and (flat.all_tabulated or bool((flat.truths[contexts, 0, 0] >= 0).all()))
+            and (
+                flat.all_tabulated
+                or bool((flat.truths[contexts, 0, 0, 0] != kernels.UNKNOWN).all())
+            )
         )
 
     def list_arguments(
@@ -438,7 +442,7 @@ class BeliefFilter:
         contexts: Numbers,
         values: Words,
         silent: Bits,
-        parts: Singles,
+        parts: Parts,
         begin: int,
         after: BeliefState,
     ) -> Arguments:
@@ -446,9 +450,10 @@ class BeliefFilter:
         flat = self.tables
         given: Given = (
             *self._list_given(state, contexts, tables),
+            self.layout.groups[flat.group_of],
+            flat.is_open * ((1 - DECAY) * WHOLE),
             flat.first_block,
             flat.blocks,
-            flat.is_open,
             flat.is_choice,
             flat.candidates,
             flat.mixed,
@@ -478,7 +483,9 @@ class BeliefFilter:
         cells = np.empty(size, np.int64)
         predicted, beliefs = np.empty((2, size, 1, LANES), np.float32)
         found: Given = (
-            np.empty(_ROWS, np.int64),
+            np.empty((3, _ROWS), np.int64),
+            np.empty(_ROWS, np.float64),
+            np.empty(_ROWS, np.float32),
             np.empty(_ROWS * LANES, np.float32),
             np.empty(flat.most_blocks, np.int32),
             kept,
@@ -513,7 +520,7 @@ class BeliefFilter:
         return prediction, Update(beliefs, after.take(rows), told.own[0, rows])
 
     def _read_all(
-        self, found: Singles, begin: int, signals: Words, lanes: Singles, rows: Whole
+        self, found: Parts, begin: int, signals: Words, lanes: Singles, rows: Whole
     ) -> None:
         """Write how likely parts are for rows of contexts whose parts are not tabulated."""
         number = len(rows) if self.joint else len(rows) * lanes.shape[1]

@@ -28,7 +28,7 @@ from tacit.privacy.mechanisms.optimal.blocks import (
 from tacit.privacy.mechanisms.optimal.channel_books import ChannelBook
 from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.candidates import BlockQueries, CandidateBook
-from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Singles, Whole, Words
+from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Octets, Singles, Whole, Words
 from tacit.privacy.mechanisms.optimal.new_contexts import DesignedContexts, NewContexts
 from tacit.privacy.mechanisms.optimal.symbol_readings import SymbolReadings
 from tacit.privacy.noise import Noise
@@ -125,8 +125,9 @@ class ChannelTables:
         """The number of values of a chain."""
         self.width = fill_lanes(self.values) if joint else 2
         """The same with the zeros that fill lanes."""
-        self.truths: Singles = np.empty((0, self.values, self.columns), np.float32)
-        """`[context][value][part]`: whether a part is true; -1 if that is not tabulated."""
+        blocks = self.columns // LANES
+        self.truths: Octets = np.empty((0, blocks, self.values, LANES), np.uint8)
+        """`[context][block][value][lane]`: whether a part is true, or that it is not tabulated."""
         self.all_tabulated = True
         """Whether truths of all contexts are tabulated."""
         self._room = self.truths
@@ -287,8 +288,9 @@ class ChannelTables:
         new = self._append_truths(len(signals))
         if self.joint and self.truths.size <= _MOST_TRUTHS:
             known = np.concatenate([np.tile([0, 1], (len(signals), 1)), signals], axis=1)
-            new[:] = 0
-            new[:, :, : len(self.component.parts)] = known[:, self._cofactors]
+            full = np.zeros((len(new), self.values, self.columns), np.uint8)
+            full[:, :, : len(self.component.parts)] = known[:, self._cofactors]
+            new[:] = full.reshape(len(new), self.values, -1, LANES).transpose(0, 2, 1, 3)
         else:
             self.all_tabulated = False
 
@@ -310,14 +312,14 @@ class ChannelTables:
             found[:, number] = np.array(part.cofactors)[choice]
         return found
 
-    def _append_truths(self, contexts: int) -> Singles:
+    def _append_truths(self, contexts: int) -> Octets:
         """Append so many contexts whose truths are not tabulated, and return them."""
         before, after = len(self.truths), len(self.truths) + contexts
         if after > len(self._room):
-            self._room = np.empty((2 * after, *self.truths.shape[1:]), np.float32)
+            self._room = np.empty((2 * after, *self.truths.shape[1:]), np.uint8)
             self._room[:before] = self.truths
         self.truths = self._room[:after]
-        self.truths[before:] = -1
+        self.truths[before:] = kernels.UNKNOWN
         return self.truths[before:]
 
     def _append(self, contexts: Sequence[Sequence[_Block]], groups: Whole) -> range:

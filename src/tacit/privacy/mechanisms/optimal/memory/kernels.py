@@ -26,7 +26,7 @@ at most eight values, each lane has such a row instead.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from tacit.kernels.lanes import (
     add,
     add_product,
     add_rows,
+    add_table,
     at_least,
     count,
     count_rows,
@@ -50,6 +51,7 @@ from tacit.kernels.lanes import (
     store,
     subtract,
     total,
+    total_rows,
     transpose,
 )
 from tacit.privacy.mechanisms.optimal.part_tables import part_probability
@@ -57,6 +59,8 @@ from tacit.privacy.sampling import decide
 
 Singles = NDArray[np.float32]
 Whole = NDArray[np.int64]
+Octets = NDArray[np.uint8]
+Parts = NDArray[np.uint16]
 Numbers = NDArray[np.int32]
 Bits = NDArray[np.bool_]
 Words = NDArray[np.uint64]
@@ -71,6 +75,8 @@ STEP_PARTS = 1 << 20
 """Learned steps are added up in so many parts of a step."""
 WHOLE: Final = 65535
 """The number of parts of a whole, in stored probabilities and averages."""
+UNKNOWN: Final = 255
+"""In a table of truths: the context is not tabulated."""
 _WORD: Final = 64
 
 
@@ -251,12 +257,12 @@ def _predict_few(
     whole = none
     for chain in range(chains):
         whole = add(whole, _load_stored(row, chain, chains, size, stored, room))
-    scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
+    scale = _invert(spread(total(whole)))
     whole = none
     for chain in range(chains):
         first = (cell * chains + chain) * size * LANES
         before = _load_stored(row, chain, chains, size, stored, room)
-        found = multiply(_add_some_rows(before, size, tables, first, LANES, room), scale)
+        found = multiply(_add_some_rows(before, size, tables, first, room), scale)
         store(out, at + chain * LANES, found)
         whole = found if chains == 1 else add(whole, found)
     if chains > 1:
@@ -269,16 +275,15 @@ def _predict_few(
 
 @inlined
 def _add_some_rows(
-    shares: Lanes, size: int, table: Singles, first: int, width: int, room: Singles
+    shares: Lanes, size: int, table: NDArray[Any], first: int, room: Singles
 ) -> Lanes:
     """Return the sum of so many rows of a table, each as often as its lane says."""
-    none = spread(np.float32(0.0))
     if size == LANES:
-        return add_rows(none, shares, table, first, width)
+        return add_table(shares, table, first)
     store(room, 0, shares)
-    found = none
+    found = spread(np.float32(0.0))
     for value in range(size):
-        found = add_product(found, spread(room[value]), load(table, first + value * width))
+        found = add_product(found, spread(room[value]), load(table, first + value * LANES))
     return found
 
 
@@ -651,13 +656,13 @@ def use_symbols_jointly(
     symbols: Numbers,
     openness: NDArray[np.uint16],
     decay: float,
-    truths: Singles,
+    truths: Octets,
     begin: int,
     shares: Singles,
     beliefs: Singles,
     stored: NDArray[np.uint16],
     openness_after: NDArray[np.uint16],
-    parts: Singles,
+    parts: Parts,
 ) -> int:
     """Write the joint beliefs with the symbols; one of -1 says nothing. Store and read them too.
 
@@ -665,9 +670,9 @@ def use_symbols_jointly(
     for good, since models err.
 
     The probabilities of a component's parts go to `parts[row]`, from column `begin` on.
-    `truths[context][value][part]` is 1 where a part is true, and zeros fill the last lanes; a
-    context that is not tabulated has -1 everywhere. Return the number of rows with such a context.
-    `shares` has room for all values.
+    `truths[context][block][value][lane]` is 1 where a part is true, eight parts to a block, and
+    zeros fill the last lanes; a context that is not tabulated has `UNKNOWN` everywhere. Return the
+    number of rows with such a context. `shares` has room for all values.
     """
     other = 0
     for i in range(len(contexts)):
@@ -675,18 +680,19 @@ def use_symbols_jointly(
         blocks = first_block[context + 1] - first_block[context]
         openness_after[i] = _average(openness[i], blocks > 0, decay)
         _use_symbols(i, blocks, predicted, candidates, likely, chosen, symbols, beliefs, stored)
-        if truths[context, 0, 0] < 0:
+        if truths[context, 0, 0, 0] == UNKNOWN:
             other += 1
         else:
             for lane in range(0, beliefs.shape[2], LANES):
                 store(shares, lane, _add_chains(beliefs, i, lane))
-            size, width = truths.shape[1], truths.shape[2]
-            for lane in range(0, width, LANES):
+            number, size = truths.shape[1], truths.shape[2]
+            for block in range(number):
                 true = spread(np.float32(0.0))
+                first = (context * number + block) * size * LANES
                 for value in range(size):
-                    place = (context * size + value) * width + lane
-                    true = add_product(true, spread(shares[value]), load(truths, place))
-                store(parts, i * parts.shape[1] + begin + lane, true)
+                    row = load(truths, first + value * LANES)
+                    true = add_product(true, spread(shares[value]), row)
+                store(parts, i * parts.shape[1] + begin + block * LANES, _state(true))
     return other
 
 
@@ -701,13 +707,13 @@ def use_symbols_of_few(
     symbols: Numbers,
     openness: NDArray[np.uint16],
     decay: float,
-    truths: Singles,
+    truths: Octets,
     begin: int,
     room: Singles,
     beliefs: Singles,
     stored: NDArray[np.uint16],
     openness_after: NDArray[np.uint16],
-    parts: Singles,
+    parts: Parts,
 ) -> int:
     """Do the same for chains of at most eight values; `room` has space for a chain."""
     other = 0
@@ -726,6 +732,35 @@ def use_symbols_of_few(
         )
         other += not _read_few(context, shares, stored.shape[2], truths, room, begin, i, parts)
     return other
+
+
+@inlined
+def _invert(sums: Lanes) -> Lanes:
+    """Return what makes numbers with these sums add up to one."""
+    return divide(spread(np.float32(1.0)), add(sums, spread(np.float32(1e-30))))
+
+
+@inlined
+def _invert_sums(rows: NDArray[Any], first: int, count: int, scales: Singles) -> None:
+    """Write what makes each of some rows of eight numbers add up to one."""
+    whole = count // LANES * LANES
+    for n in range(0, whole, LANES):
+        store(scales, n, _invert(total_rows(rows, (first + n) * LANES)))
+    for n in range(whole, count):
+        scales[n] = np.float32(1.0) / (np.float32(1e-30) + total(load(rows, (first + n) * LANES)))
+
+
+@inlined
+def _to_parts(belief: Lanes) -> Lanes:
+    """Return what is stored of a belief: parts of `WHOLE`, at least one each."""
+    return add(multiply(belief, spread(np.float32(WHOLE - 1))), spread(np.float32(1.0)))
+
+
+@inlined
+def _state(likely: Lanes) -> Lanes:
+    """Return what is stored of probabilities: 0 and `WHOLE` are for what is certain."""
+    none = spread(np.float32(0.0))
+    return select(none, likely, none, _to_parts(likely))
 
 
 @inlined
@@ -748,13 +783,12 @@ def _use_factor(
     whole = shares = spread(np.float32(0.0))
     for lane in range(at, at + chains * LANES, LANES):
         whole = add(whole, multiply(load(predicted, lane), factor))
-    scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(whole)))
+    scale = _invert(spread(total(whole)))
     for chain in range(chains):
         found = multiply(multiply(load(predicted, at + chain * LANES), factor), scale)
         store(beliefs, at + chain * LANES, found)
         shares = found if chains == 1 else add(shares, found)
-        counted = multiply(found, spread(np.float32(WHOLE - 1)))
-        counted = add(counted, spread(np.float32(1.0)))
+        counted = _to_parts(found)
         if size == LANES:
             store(stored, (row * chains + chain) * LANES, counted)
         else:
@@ -769,20 +803,21 @@ def _read_few(
     context: np.uint64,
     shares: Lanes,
     size: int,
-    truths: Singles,
+    truths: Octets,
     room: Singles,
     begin: int,
     row: int,
-    parts: Singles,
+    parts: Parts,
 ) -> bool:
     """Write how likely parts are, and return True, if the context is tabulated."""
-    if truths[context, np.uint64(0), np.uint64(0)] < 0:
+    zero = np.uint64(0)
+    if truths[context, zero, zero, zero] == UNKNOWN:
         return False
-    width = truths.shape[2]
-    first, to = np.int64(context) * size * width, row * parts.shape[1] + begin
-    for lane in range(0, width, LANES):
-        found = _add_some_rows(shares, size, truths, first + lane, width, room)
-        store(parts, to + lane, found)
+    blocks, to = truths.shape[1], row * parts.shape[1] + begin
+    for block in range(blocks):
+        first = (np.int64(context) * blocks + block) * size * LANES
+        true = _add_some_rows(shares, size, truths, first, room)
+        store(parts, to + block * LANES, _state(true))
     return True
 
 
@@ -801,9 +836,10 @@ def advance_eight(
     edges: NDArray[np.uint16],
     tables: Singles,
     start: Singles,
+    kind_by_context: Whole,
+    opened_by_context: NDArray[np.float64],
     first_block: Whole,
     blocks: Whole,
-    is_open: Bits,
     is_choice: Bits,
     candidates: Whole,
     mixed: Singles,
@@ -814,13 +850,15 @@ def advance_eight(
     silent: Bits,
     likely: Singles,
     decay: float,
-    truths: Singles,
+    truths: Octets,
     begin: int,
-    octets: NDArray[np.uint8],
+    octets: Octets,
     guide: NDArray[np.int8],
     running_sums: NDArray[np.uint64],
     shifts: NDArray[np.uint64],
-    places: Whole,
+    room: Whole,
+    opened: NDArray[np.float64],
+    scales: Singles,
     products: Singles,
     chosen: Numbers,
     kept: bool,
@@ -830,7 +868,7 @@ def advance_eight(
     groups: NDArray[np.int16],
     stored_after: NDArray[np.uint16],
     openness_after: NDArray[np.uint16],
-    parts: Singles,
+    parts: Parts,
 ) -> int:
     """Predict, choose, draw, use and read for some rows at a time, from `done` up to `end`.
 
@@ -842,44 +880,52 @@ def advance_eight(
     are bits in a word, so that a processor works on several rows at once. It goes on while enough
     random bytes are left; return the first row that is not done. Each draw takes the next bytes, in
     order. If beliefs and cells of a single window are to be `kept`, they are written row by row
-    from row `first` on; otherwise those of the next rows overwrite them. `places` and `products`
-    have room for a word of rows, and `chosen` for the blocks of a row.
+    from row `first` on; otherwise those of the next rows overwrite them. `kind_by_context` and
+    `opened_by_context` are what a context adds to cells and to averages of openness. `room`,
+    `opened`, `scales` and `products` have room for a word of rows, and `chosen` for the blocks of a
+    row.
     """
-    none, used = spread(np.float32(0.0)), np.uint64(0)
-    windows = len(contexts)
+    places, kinds_before, kinds_here = room[0], room[1], room[2]
+    used, windows = np.uint64(0), len(contexts)
     needed, eight = np.uint64(8 * len(chosen) * windows), np.uint64(LANES)
-    low, high, width = edges[0], edges[1], truths.shape[2]
+    low, high, levels = edges[0], edges[1], len(edges) + 1
     while done < end:
         count = min(_WORD, end - done, int(np.int64((len(octets) - used) // needed)))
         if count == 0:
             break
         to = done - first if kept else 0
+        new = False
+        for n in range(count):
+            i = np.uint64(done + n)
+            group = groups_before[i]
+            new |= group < 0
+            kinds_before[n] = kind_of[np.uint64(max(0, group))]
+            openness_after[i] = openness[i]
         for number in range(windows):
             window = np.uint64(number)
             for n in range(count):
-                i = np.uint64(done + n)
-                context = np.uint64(contexts[window, i])
-                group = group_of[context]
-                before = groups[i] if number else groups_before[i]
-                average = openness_after[i] if number else openness[i]
-                level = np.int64(average >= low) + np.int64(average >= high)
-                kind = kind_of[np.uint64(group)]
-                cell = kind_of[np.uint64(max(0, before))] * kinds + kind
-                cell = cell * (len(edges) + 1) + level
-                groups[i] = group
-                cells[np.uint64(to + n)] = cell
-                places[np.uint64(n)] = cell * LANES * LANES if before >= 0 else -1 - kind * LANES
-                openness_after[i] = _average(average, is_open[context], decay)
+                context = np.uint64(contexts[window, np.uint64(done + n)])
+                kinds_here[n], opened[n] = kind_by_context[context], opened_by_context[context]
             for n in range(count):
-                place, at = places[np.uint64(n)], (to + n) * LANES
-                if place < 0:
-                    store(predicted, at, load(start, -1 - place))
-                else:
-                    own = (done + n) * LANES
-                    shares = load(stored_after, own) if number else load(stored, own)
-                    scale = spread(np.float32(1.0) / (np.float32(1e-30) + total(shares)))
-                    found = add_rows(none, shares, tables, place, LANES)
-                    store(predicted, at, multiply(found, scale))
+                average = openness_after[np.uint64(done + n)]
+                level = np.int64(average >= low) + np.int64(average >= high)
+                places[n] = (kinds_before[n] * kinds + kinds_here[n]) * levels + level
+                kinds_before[n] = kinds_here[n]
+                openness_after[np.uint64(done + n)] = np.uint16(average * decay + opened[n])
+            for n in range(count if kept else 0):
+                cells[to + n] = places[n]
+            if number:
+                _invert_sums(stored_after, done, count, scales)
+            else:
+                _invert_sums(stored, done, count, scales)
+            for n in range(count):
+                own = (done + n) * LANES
+                shares = load(stored_after, own) if number else load(stored, own)
+                found = add_table(shares, tables, places[n] * LANES * LANES)
+                store(predicted, (to + n) * LANES, multiply(found, spread(scales[n])))
+            for n in range(count if new and number == 0 else 0):
+                if groups_before[np.uint64(done + n)] < 0:
+                    store(predicted, (to + n) * LANES, load(start, kinds_here[n] * LANES))
             for n in range(count):
                 i = np.uint64(done + n)
                 context, value = np.uint64(contexts[window, i]), values[window, i]
@@ -890,9 +936,9 @@ def advance_eight(
                         symbol = _decide(row, octets, used, running_sums, shifts)
                         used += np.uint64(7)
                     used += np.uint64(1)
-                    places[np.uint64(n)] = factors[context] + symbol * LANES
+                    places[n] = factors[context] + symbol * LANES
                 elif row == NOTHING:
-                    places[np.uint64(n)] = 0
+                    places[n] = 0
                 else:
                     _choose_few(
                         context,
@@ -907,10 +953,10 @@ def advance_eight(
                         chosen,
                     )
                     factor = spread(np.float32(1.0))
-                    opened = np.uint64(first_block[context])
-                    for block in range(np.uint64(first_block[context + np.uint64(1)]) - opened):
+                    begun = np.uint64(first_block[context])
+                    for block in range(np.uint64(first_block[context + np.uint64(1)]) - begun):
                         candidate = np.uint64(chosen[block])
-                        mapped = np.uint64(blocks[opened + block, CLASS_MAP]) + value
+                        mapped = np.uint64(blocks[begun + block, CLASS_MAP]) + value
                         drawn = candidates[candidate, ROW] + class_of[mapped]
                         symbol = np.int32(guide[np.uint64(drawn), octets[used]])
                         if symbol < 0:
@@ -920,19 +966,27 @@ def advance_eight(
                         lane = candidates[candidate, LIKELY] + symbol * LANES
                         factor = multiply(factor, load(likely, lane))
                     store(products, n * LANES, factor)
-                    places[np.uint64(n)] = -1
+                    places[n] = -1
             for n in range(count):
-                place = places[np.uint64(n)]
+                place, at = places[n], (to + n) * LANES
                 factor = load(likely, place) if place >= 0 else load(products, n * LANES)
-                _use_factor(
-                    factor, done + n, to + n, 1, LANES, predicted, products, beliefs, stored_after
-                )
+                store(beliefs, at, multiply(load(predicted, at), factor))
+            _invert_sums(beliefs, to, count, scales)
             for n in range(count):
-                shares = load(beliefs, (to + n) * LANES)
-                place = np.int64(contexts[window, np.uint64(done + n)]) * LANES * width
+                at = (to + n) * LANES
+                found = multiply(load(beliefs, at), spread(scales[n]))
+                store(beliefs, at, found)
+                store(stored_after, (done + n) * LANES, _to_parts(found))
+            for n in range(count):
+                found = load(beliefs, (to + n) * LANES)
+                place = np.int64(contexts[window, np.uint64(done + n)]) * truths.shape[1]
                 at = (number * parts.shape[1] + done + n) * parts.shape[2] + begin
-                for lane in range(0, width, LANES):
-                    store(parts, at + lane, add_rows(none, shares, truths, place + lane, width))
+                for part in range(truths.shape[1]):
+                    true = add_table(found, truths, (place + part) * LANES * LANES)
+                    store(parts, at + part * LANES, _state(true))
+        for n in range(count):
+            i = np.uint64(done + n)
+            groups[i] = group_of[np.uint64(contexts[windows - 1, i])]
         done += count
     return done
 
@@ -940,7 +994,7 @@ def advance_eight(
 @inlined
 def _decide(
     row: int,
-    octets: NDArray[np.uint8],
+    octets: Octets,
     used: np.uint64,
     running_sums: NDArray[np.uint64],
     shifts: NDArray[np.uint64],
@@ -1088,15 +1142,15 @@ def weigh_parts(
     choices: Whole,
     rows: Whole,
     begin: int,
-    found: Singles,
+    found: Parts,
 ) -> None:
-    """Write the probability that each part is true; exactly 0 or 1 if decided.
+    """Write the probability that each part is true; exactly 0 or `WHOLE` if decided.
 
     Those of row `i` go to `found[rows[i]]`, from column `begin` on.
     """
     for i in range(len(rows)):
         for part in range(len(first_cofactor) - 1):
-            found[rows[i], begin + part] = part_probability(
+            likely = part_probability(
                 part,
                 signals[i],
                 codes[i],
@@ -1107,12 +1161,17 @@ def weigh_parts(
                 first_view,
                 choices,
             )
+            stated = min(likely, 1.0) * (WHOLE - 1) + 1 if likely > 0 else 0.0
+            found[rows[i], begin + part] = np.uint16(stated)
 
 
 @inlined
-def _turn_word(likely: Singles, word: int, columns: Singles) -> None:
-    """Write the columns of the rows of a word one after the other."""
-    width = likely.shape[1]
+def _turn_word(likely: Parts, word: int, columns: Singles) -> None:
+    """Write the columns of the rows of a word one after the other.
+
+    Words are numbered over all windows.
+    """
+    width = likely.shape[2]
     for row in range(0, _WORD, LANES):
         for column in range(0, width, LANES):
             place = (word * _WORD + row) * width + column
@@ -1120,19 +1179,26 @@ def _turn_word(likely: Singles, word: int, columns: Singles) -> None:
 
 
 @inlined
+def _load_share(columns: Singles, place: int) -> Lanes:
+    """Return eight probabilities that are stored in parts of `WHOLE`."""
+    return multiply(load(columns, place), spread(np.float32(1.0) / np.float32(WHOLE)))
+
+
+@inlined
 def _weigh_query(
     columns: Singles, lane: int, terms: Whole, begin: int, end: int, every: bool
 ) -> Lanes:
     """Return how likely a query is for eight rows. Different terms count as independent."""
-    share = load(columns, terms[begin] * _WORD + lane)
+    share = _load_share(columns, terms[begin] * _WORD + lane)
     if end - begin > 1 and every:
         for term in range(begin + 1, end):
-            share = multiply(share, load(columns, terms[term] * _WORD + lane))
+            share = multiply(share, _load_share(columns, terms[term] * _WORD + lane))
     elif end - begin > 1:
         one = spread(np.float32(1.0))
         false = one
         for term in range(begin, end):
-            false = multiply(false, subtract(one, load(columns, terms[term] * _WORD + lane)))
+            likely = _load_share(columns, terms[term] * _WORD + lane)
+            false = multiply(false, subtract(one, likely))
         share = subtract(one, false)
     return share
 
@@ -1153,7 +1219,7 @@ def _find_places(share: Lanes, last: np.float32) -> Lanes:
 
 @lean
 def answer_queries(
-    likely: Singles,
+    likely: Parts,
     begin: int,
     end: int,
     terms: Whole,
@@ -1170,39 +1236,42 @@ def answer_queries(
 ) -> None:
     """Answer yes from each query's threshold on, and count the levels of some probabilities.
 
-    Rows from `begin` up to `end` are answered; words begin there. `likely[row][column]` has the
-    probabilities of parts; `terms` the columns of each query, and `every` whether all of them must
-    be true. `answers[query][word]` has a bit for each row. `counts[query][level]` is increased for
-    rows that are counted. `likely` has rows for whole words, `columns` has room for the columns of
-    a word, and `places` for its rows.
+    Rows from `begin` up to `end` are answered; words begin there. `likely[window][row][column]` has
+    the probabilities of parts; `terms` the columns of each query, and `every` whether all of them
+    must be true. `answers[window][query][word]` has a bit for each row. For rows that are counted
+    `counts[window][query][level]` is increased; there may be no words of them. `likely` has rows
+    for whole words, `columns` has room for the columns of a word, and `places` for its rows.
     """
-    last = np.float32(len(levels) - 1)
-    for first in range(begin, end, _WORD):
-        word = first // _WORD
-        there = ~np.uint64(0) >> np.uint64(_WORD - min(_WORD, end - first))
-        _turn_word(likely, word, columns)
-        for n in range(len(queries)):
-            threshold = np.float32(thresholds[n])
-            if threshold < thresholds[n]:
-                threshold = np.nextafter(threshold, np.float32(2.0))
-            bits = np.uint64(0)
-            for lane in range(0, _WORD, LANES):
-                share = _weigh_query(
-                    columns, lane, terms, first_term[n], first_term[n + 1], every[n]
-                )
-                bits |= at_least(share, spread(threshold)) << np.uint64(lane)
-                if counted[word]:
-                    store(places, lane, _find_places(share, last))
-            answers[queries[n], word] = bits & there
-            left = counted[word]
-            while left:
-                counts[queries[n], levels[places[find_one(left)]]] += 1
-                left &= left - np.uint64(1)
+    last, words = np.float32(len(levels) - 1), likely.shape[1] // _WORD
+    for window in range(len(likely)):
+        for first in range(begin, end, _WORD):
+            word = first // _WORD
+            there = ~np.uint64(0) >> np.uint64(_WORD - min(_WORD, end - first))
+            sampled = counted[window, word] if counted.shape[1] else np.uint64(0)
+            _turn_word(likely, window * words + word, columns)
+            for n in range(len(queries)):
+                threshold = np.float32(thresholds[n])
+                if threshold < thresholds[n]:
+                    threshold = np.nextafter(threshold, np.float32(2.0))
+                bits = np.uint64(0)
+                for lane in range(0, _WORD, LANES):
+                    share = _weigh_query(
+                        columns, lane, terms, first_term[n], first_term[n + 1], every[n]
+                    )
+                    bits |= at_least(share, spread(threshold)) << np.uint64(lane)
+                    if sampled:
+                        store(places, lane, _find_places(share, last))
+                answers[window, queries[n], word] = bits & there
+                left = sampled
+                while left:
+                    level = levels[places[find_one(left)]]
+                    counts[window, queries[n], level] += 1
+                    left &= left - np.uint64(1)
 
 
 @lean
 def find_levels(
-    likely: Singles,
+    likely: Parts,
     terms: Whole,
     first_term: Whole,
     every: Bits,

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.errors import StateError
-from tacit.kernels.lanes import LANES
+from tacit.kernels.lanes import LANES, allocate_lanes
 from tacit.privacy.mechanisms.optimal.memory import kernels
 from tacit.privacy.mechanisms.optimal.memory.beliefs import (
     BeliefFilter,
@@ -100,6 +100,11 @@ def is_counted(window: int) -> bool:
     return window % _COUNTED == 0
 
 
+def is_used(window: int) -> bool:
+    """Return whether what was learned up to a window is used from the next one on."""
+    return window % _REFRESHED == 0
+
+
 def choose_sample(registered: int) -> int:
     """Return one in how many subjects is counted in a window, for a number that is registered.
 
@@ -139,7 +144,9 @@ class StepLearner:
         """Return the corrected transitions in a part of the week."""
         factors, at, tables = self._corrected
         if factors is not learned.factors or at != slot:
-            tables = self._filter.find_tables(slot).copy()
+            planned = self._filter.find_tables(slot)
+            tables = allocate_lanes(planned.shape)
+            tables[:] = planned
             tables[..., : learned.factors.shape[-1]] *= learned.factors
             tables /= tables.sum(axis=-1, keepdims=True)
             self._corrected = learned.factors, slot, tables
@@ -187,7 +194,7 @@ class StepLearner:
             steps,
         )
         factors = learned.factors
-        if window % _REFRESHED == 0:
+        if is_used(window):
             factors = (steps[1] + _STRENGTH) / (steps[0] + _STRENGTH)
         return LearnedSteps(steps, factors.astype(np.float32, copy=False))
 
@@ -272,7 +279,7 @@ class ThresholdLearner:
         if new is not None:
             levels += new.astype(np.float32)
         thresholds = learned.thresholds
-        if window % _REFRESHED == 0 and self._private:
+        if is_used(window) and self._private:
             thresholds = self._choose(levels.astype(np.float64))
         return LearnedThresholds(levels, thresholds)
 

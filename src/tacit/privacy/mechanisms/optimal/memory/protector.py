@@ -39,7 +39,7 @@ from tacit.privacy.mechanisms.optimal.memory.beliefs import (
     Update,
 )
 from tacit.privacy.mechanisms.optimal.memory.channel_tables import ChannelTables
-from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Singles, Words
+from tacit.privacy.mechanisms.optimal.memory.kernels import Numbers, Parts, Singles, Words
 from tacit.privacy.mechanisms.optimal.memory.learning import (
     HALF_LIFE,
     LEVELS,
@@ -49,6 +49,7 @@ from tacit.privacy.mechanisms.optimal.memory.learning import (
     ThresholdLearner,
     choose_sample,
     is_counted,
+    is_used,
 )
 from tacit.privacy.mechanisms.optimal.memory.spending import add_prices
 from tacit.privacy.prices import Claim
@@ -266,8 +267,13 @@ class MemoryProtector(Protector):
                 levels.add(step.run)
                 if step.counted:
                     learned = self._learn(learned, stretches, step, advanced, first)
-                for window, counts in zip(step.run, _add_counts(advanced), strict=True):
-                    thresholds = self._threshold_learner.learn(thresholds, counts, first + window)
+                counts = np.sum([one.counts for one in advanced], axis=0)
+                for place, (window, sample) in enumerate(
+                    zip(step.run, step.learned_from, strict=True)
+                ):
+                    thresholds = self._threshold_learner.learn(
+                        thresholds, None if sample is None else counts[place], first + window
+                    )
         for place, (state, known) in enumerate(zip(states, learned, strict=True)):
             for name, array in (state.to_arrays() | known.to_arrays()).items():
                 memory.after[f"{self._name}.{place}.{name}"] = array
@@ -283,7 +289,7 @@ class MemoryProtector(Protector):
         """
         begin = 0
         for end in range(1, number + 1):
-            if end == number or not (self._grouped and levels.later) or is_counted(first + end - 1):
+            if end == number or not (self._grouped and levels.later) or is_used(first + end - 1):
                 yield range(begin, end)
                 begin = end
 
@@ -298,6 +304,7 @@ class MemoryProtector(Protector):
                 batch is None
                 or end == group.stop
                 or not batch.together
+                or is_counted(first + end - 1)
                 or is_counted(first + end)
                 or batch.hours[end] != batch.hours[begin]
             ):
@@ -325,25 +332,27 @@ class MemoryProtector(Protector):
                 assert step.prepared is not None
                 found = self._predict_one(place, step.prepared, step.states, rows)
                 kept.append(self._draw(place, rows, found, step))
-        room = np.empty(64 * self._columns[-1], np.float32), np.empty(64, np.int32)
-        found_counts: list[NDArray[np.int64] | None] = []
-        for parts, answers, sample in zip(step.parts, step.answers, step.learned_from, strict=True):
-            counts = np.zeros((len(answers), LEVELS), np.int64)
-            sampled = np.zeros(answers.shape[1], np.uint64) if sample is None else sample.words
-            kernels.answer_queries(
-                parts,
-                rows.start,
-                rows.stop,
-                *self._terms.arrays,
-                step.thresholds,
-                _LEVELS,
-                sampled,
-                *room,
-                answers,
-                counts,
-            )
-            found_counts.append(None if sample is None else counts)
-        return _Advanced(kept, found_counts)
+        samples = [sample is not None for sample in step.learned_from]
+        windows, words = len(samples), step.answers.shape[2]
+        sampled = np.zeros((windows, words if any(samples) else 0), np.uint64)
+        for window, sample in enumerate(step.learned_from):
+            if sample is not None:
+                sampled[window] = sample.words
+        counts = np.zeros((windows if any(samples) else 0, step.answers.shape[1], LEVELS), np.int64)
+        kernels.answer_queries(
+            step.parts,
+            rows.start,
+            rows.stop,
+            *self._terms.arrays,
+            step.thresholds,
+            _LEVELS,
+            sampled,
+            np.empty(64 * self._columns[-1], np.float32),
+            np.empty(64, np.int32),
+            step.answers,
+            counts,
+        )
+        return _Advanced(kept, counts)
 
     def _draw(
         self, place: int, rows: slice, predicted: Prediction, step: _Step
@@ -444,7 +453,7 @@ class MemoryProtector(Protector):
         states: Sequence[BeliefState],
         values: Sequence[Words],
         silent: Bits,
-        parts: Singles,
+        parts: Parts,
         after: Sequence[BeliefState],
     ) -> list[Arguments | None]:
         """Return the arguments of each component whose steps are taken in one compiled loop."""
@@ -550,7 +559,7 @@ class _Step(NamedTuple):
     """For each window."""
     thresholds: NDArray[np.float64]
     """Those of queries about private events."""
-    parts: NDArray[np.float32]
+    parts: Parts
     """`[window][row][column]`: how likely each part is, with rows that fill the last word."""
     answers: Columns
 
@@ -560,16 +569,9 @@ class _Advanced(NamedTuple):
 
     kept: list[tuple[Prediction, Update] | None]
     """For each component, if it is kept."""
-    counts: Sequence[NDArray[np.int64] | None]
-    """For each window `[query][level]`: how many answers have each level, of subjects that are
-    learned from; None if there are none."""
-
-
-def _add_counts(advanced: Sequence[_Advanced]) -> Iterator[NDArray[np.int64] | None]:
-    """Yield the counts of all stretches together, for each window."""
-    for counts in zip(*(one.counts for one in advanced), strict=True):
-        found = [one for one in counts if one is not None]
-        yield np.sum(found, axis=0) if found else None
+    counts: NDArray[np.int64]
+    """`[window][query][level]`: how many answers have each level, of subjects that are learned
+    from; no windows if there are none."""
 
 
 def _divide(rows: int) -> list[slice]:
@@ -680,12 +682,12 @@ class StatedLevels:
         self._terms = terms
         self.later = windows * rows * columns <= _STATED_LATER
         """Whether probabilities are kept, and levels are found when they are asked for."""
-        self._parts = allocate((windows if self.later else 1, rows, columns), np.float32)
+        self._parts = allocate((windows if self.later else 1, rows, columns), np.uint16)
         self._parts[:, subjects:] = 0  # rows that fill the last word are read, too
         self._found = np.zeros(shape if not self.later else (0, 0, 0), np.uint8)
         self._shape = shape
 
-    def parts(self, run: range) -> Singles:
+    def parts(self, run: range) -> Parts:
         """Return where the probabilities of parts go, `[window][row][column]`.
 
         If they are not kept, a run has a single window.
@@ -698,8 +700,8 @@ class StatedLevels:
             self._find(*run)
 
     def _find(self, window: int) -> None:
-        (parts,) = self.parts(range(window, window + 1))
-        columns = np.empty(64 * parts.shape[1], np.float32)
+        parts = self.parts(range(window, window + 1))
+        columns = np.empty(64 * parts.shape[2], np.float32)
         places = np.empty(64, np.int32)
         found = self._found[window]
         kernels.find_levels(parts, *self._terms.arrays, _LEVELS, columns, places, found)
@@ -712,7 +714,7 @@ class StatedLevels:
             for window in range(len(self._found)):
                 self._find(window)
             self.later = False
-            self._parts = np.empty((0, 0, 0), np.float32)
+            self._parts = np.empty((0, 0, 0), np.uint16)
         return self._found
 
 

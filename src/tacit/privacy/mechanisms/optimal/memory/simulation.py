@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tacit.kernels import compiled
 from tacit.privacy.components import Component, Exposure
 from tacit.privacy.mechanisms.optimal.memory.beliefs import BeliefFilter, Prediction
+from tacit.privacy.mechanisms.optimal.memory.kernels import WHOLE
 from tacit.privacy.mechanisms.optimal.part_tables import Whole, Words, holds
 from tacit.privacy.sequences import Sequences
 from tacit.privacy.thresholds import PosteriorCounts
@@ -58,7 +59,7 @@ def simulate(
             symbols = one.draw(found, np.ascontiguousarray(part.values[window]), silent)
             updated = one.update(states[number], found, symbols)
             states[number] = updated.state
-            parts.append(updated.parts)
+            parts.append(updated.parts / np.float32(WHOLE))
         yield SimulatedWindow(window, predicted, silent, tuple(parts))
 
 
