@@ -263,6 +263,12 @@ FAULTS: Final = (
         "pipeline/test_memory_runs.py",
     ),
     fault(
+        "privacy/mechanisms/optimal/memory/fitting.py",
+        "slots = 48 if len(np.unique(history.hours % 24)) > 1 else 1",
+        "slots = 1",
+        "planning/test_calibration.py",
+    ),
+    fault(
         "privacy/mechanisms/optimal/memory/learning.py",
         "(steps[1] + _STRENGTH) / (steps[0] + _STRENGTH)",
         "(steps[0] + _STRENGTH) / (steps[1] + _STRENGTH)",
