@@ -238,6 +238,18 @@ FAULTS: Final = (
         "privacy/test_quality.py",
     ),
     fault(
+        "privacy/thresholds.py",
+        "predicted = np.minimum(other.tp, counts.predict().confusion(own).tp)",
+        "predicted = other.tp",
+        "privacy/test_thresholds.py",
+    ),
+    fault(
+        "privacy/mechanisms/optimal/mechanism.py",
+        "alike[len(alike) // 2]",
+        "alike[0]",
+        "planning/test_planner.py",
+    ),
+    fault(
         "privacy/pacing.py",
         '"right") - 1, 0)',
         '"left") - 1, 0)',
