@@ -71,6 +71,13 @@ class PosteriorCounts:
         """Return the sum of two counts, or their difference."""
         return PosteriorCounts(self.true + sign * other.true, self.false + sign * other.false)
 
+    def predict(self) -> PosteriorCounts:
+        """Return how many of the windows at each level would be true if posteriors were right."""
+        total = self.true + self.false
+        true = total * _MIDDLES
+        true[:, 0] = self.true[:, 0]
+        return PosteriorCounts(true, total - true)
+
     def confusion(self, thresholds: Floats) -> Confusion[Floats]:
         """Return the counts of each query, given its threshold."""
         yes = thresholds[:, np.newaxis] <= LEVELS
@@ -105,7 +112,7 @@ def judge(
         total = total.plus(fold)
 
     def spread(counts: PosteriorCounts) -> PosteriorCounts:
-        return _blur(counts) if uncertain else _predict(counts)
+        return _blur(counts) if uncertain else smooth_counts(counts)
 
     thresholds = choose_thresholds(spread(total), objective)
     if len(folds) == 1:
@@ -178,13 +185,20 @@ def _best_common(counts: PosteriorCounts, objective: QualityObjective) -> float:
 def _answer_rare(
     counts: PosteriorCounts, objective: QualityObjective, thresholds: Floats, own: Floats
 ) -> Floats:
-    """Give queries that are always answered no their own thresholds, the cheapest first."""
+    """Give queries that are always answered no their own thresholds, the cheapest first.
+
+    A threshold that was chosen by one or two true windows finds these, and hardly any others. So
+    no more claims count as true than posteriors predict.
+    """
     found, other = counts.confusion(thresholds), counts.confusion(own)
+    predicted = np.minimum(other.tp, counts.predict().confusion(own).tp)
+    claims, positives = other.tp + other.fp, other.tp + other.fn
     silent = np.flatnonzero((found.tp + found.fp <= _TIE) & (found.fn > 0) & (other.tp > 0))
     least = objective.value(found) - _CONCEDED
     for query in silent[np.argsort(other.fp[silent], kind="stable")]:
-        for before, after in ((found.tp, other.tp), (found.fp, other.fp), (found.fn, other.fn)):
-            before[query] = after[query]
+        found.tp[query] = predicted[query]
+        found.fp[query] = claims[query] - predicted[query]
+        found.fn[query] = positives[query] - predicted[query]
         if objective.value(found) < least:
             break
         thresholds[query] = own[query]
@@ -206,17 +220,18 @@ def _best_levels(counts: PosteriorCounts, alphas: Floats) -> Floats:
     return np.asarray(LEVELS[1 + (first + last) // 2])
 
 
-def _predict(counts: PosteriorCounts) -> PosteriorCounts:
+def smooth_counts(counts: PosteriorCounts) -> PosteriorCounts:
     """Move counts towards what their posteriors predict, the more the fewer true windows there are.
 
     With few true windows, how many of them are at a level is mostly chance.
     """
-    total = counts.true + counts.false
     found = counts.true.sum(axis=1, keepdims=True)
     share = np.where(found >= _LEARNT, _PREDICTED / (_PREDICTED + found), 0.0)
-    true = counts.true + share * (total * _MIDDLES - counts.true)
-    true[:, 0] = counts.true[:, 0]
-    return PosteriorCounts(true, total - true)
+    predicted = counts.predict()
+    return PosteriorCounts(
+        counts.true + share * (predicted.true - counts.true),
+        counts.false + share * (predicted.false - counts.false),
+    )
 
 
 def read_thresholds(plain: Mapping[str, Any], queries: int) -> Floats:
