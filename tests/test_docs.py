@@ -135,9 +135,10 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 _SHELL = re.compile(r"^ *```sh\n(.*?)^ *```$", re.M | re.S)
 _PROGRAMS = {
-    "cat", "createdb", "docker", "done", "for", "install", "java", "kubectl", "mosquitto",
-    "mosquitto_passwd", "mvn", "openssl", "pip", "psql", "python", "python3", "sqlite3",
-    "standalone-job.sh", "systemctl", "touch", "umask", "useradd", "zcat",
+    "cat", "createdb", "docker", "done", "export", "for", "install", "java", "kubectl",
+    "mosquitto", "mosquitto_passwd", "mvn", "openssl", "pip", "psql", "python", "python3",
+    "sqlite3", "standalone-job.sh", "systemctl", "touch", "umask", "useradd", "yarn-session.sh",
+    "zcat",
 }  # fmt: skip
 """Programs that pages tell people to run, besides our own."""
 
