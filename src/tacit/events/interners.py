@@ -25,6 +25,8 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """The golden ratio in 64 bits: spreads neighbouring values over a table."""
 _UPPER = np.uint64(0xFFFFFFFF00000000)
 _LEAST = 1024
+_CACHED = 1 << 17
+"""Entries of a table that fits into the cache of a core."""
 
 
 class IntegerInterner:
@@ -388,7 +390,13 @@ def _find_texts(
     table: Entries,
     found: Numbers,
 ) -> None:
-    """Find many texts; hash them first in blocks, so that memory accesses overlap."""
+    """Find many texts. If the table is large, hash them in blocks, so that its accesses overlap."""
+    if len(table) <= _CACHED:
+        for row in range(len(found)):
+            start, stop = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
+            place = _search(text, start, stop, _hash(text, start, stop), names, ends, table)
+            found[row] = np.int64(table[place] & ~_UPPER) - 1
+        return
     codes = np.empty(256, np.uint64)
     for first in range(0, len(found), 256):
         beyond = min(first + 256, len(found))
