@@ -59,7 +59,7 @@ def simulate(
             symbols = one.draw(found, np.ascontiguousarray(part.values[window]), silent)
             updated = one.update(states[number], found, symbols)
             states[number] = updated.state
-            parts.append(updated.parts / np.float32(WHOLE))
+            parts.append(np.divide(updated.parts, WHOLE, dtype=np.float32))
         yield SimulatedWindow(window, predicted, silent, tuple(parts))
 
 
