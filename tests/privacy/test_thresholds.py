@@ -82,10 +82,10 @@ def test_a_rare_query_is_answered_where_that_costs_next_to_nothing() -> None:
 
 
 def test_one_true_window_of_a_rare_query_does_not_make_it_answered() -> None:
-    """Posteriors expect one in 25 of its claims to be true; by chance it was one in four."""
+    """Posteriors expect one in 25 of its claims to be true; by chance it was about one of two."""
     counts = PosteriorCounts.zeros(2)
     counts.add_exact(0, 50.0)
-    counts.add(1, np.array([0.04, 0.001]), np.array([1.0, 0.0]), np.array([3.0, 996.0]))
+    counts.add(1, np.array([0.04, 0.001]), np.array([1.0, 0.0]), np.array([1.05, 998.0]))
     thresholds = choose_thresholds(counts, QualityObjective((0.5, 0.5)))
     assert counts.confusion(thresholds).tp.tolist() == [50.0, 0.0]
 
