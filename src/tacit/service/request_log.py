@@ -8,6 +8,7 @@ appended.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -45,6 +46,8 @@ _MOST_BUFFERS: Final = 512
 _SUFFIX: Final = ".log"
 _SYNCED: Final[int] = getattr(os, "RWF_DSYNC", 0)
 """Lets the call that writes also wait until it is on disk, where the system can do that."""
+_UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+"""What writing fails with where the file system cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,8 +343,15 @@ def _read(descriptor: int, offset: int, size: int) -> bytes:
 def _write(descriptor: int, offset: int, buffers: Sequence[Body]) -> None:
     """Write all of these at a place, and wait until they are on disk."""
     waiting = [memoryview(buffer) for buffer in buffers if buffer]
+    flags = _SYNCED
     while waiting:
-        written = os.pwritev(descriptor, waiting[:_MOST_BUFFERS], offset, _SYNCED)
+        try:
+            written = os.pwritev(descriptor, waiting[:_MOST_BUFFERS], offset, flags)
+        except OSError as error:
+            if flags and error.errno in _UNSUPPORTED:
+                flags = 0
+                continue
+            raise
         offset += written
         done = 0
         while done < len(waiting) and written >= len(waiting[done]):
@@ -350,5 +360,5 @@ def _write(descriptor: int, offset: int, buffers: Sequence[Body]) -> None:
         waiting = waiting[done:]
         if written:
             waiting[0] = waiting[0][written:]
-    if not _SYNCED:
+    if not flags:
         os.fsync(descriptor)
