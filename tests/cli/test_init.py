@@ -56,6 +56,25 @@ def write(frame: pl.DataFrame, path: Path) -> Path:
     return path
 
 
+def test_it_says_in_how_many_rows_subjects_were_counted(tmp_path: Path) -> None:
+    """Subjects in rows that it did not read are not counted: the message must not claim that."""
+    rows = pl.DataFrame(
+        {
+            "taxi": [f"t{number % 40 if number < 50_000 else number}" for number in range(50_020)],
+            "at": [BEGIN + timedelta(seconds=number) for number in range(50_020)],
+            "speed": [number % 7 for number in range(50_020)],
+        }
+    )
+    for frame, told in (
+        (rows, "40 of them in the first 50,000 rows"),
+        (rows.head(9), "9 of them in this file"),
+    ):
+        path = tmp_path / f"taxis{len(frame)}.parquet"
+        frame.write_parquet(path)
+        ended = tacit("init", str(path), "-o", str(path.with_suffix(".yaml")))
+        assert f"subjects are in the column taxi: {told}" in ended.output
+
+
 @pytest.mark.parametrize(
     ("order", "lateness", "told"),
     [

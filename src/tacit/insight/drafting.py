@@ -211,7 +211,8 @@ def draft_specification(path: Path) -> SpecificationDraft:
         area,
     )
     found.guesses = [
-        f"subjects are in the column {subject}: {frame[subject].n_unique():,} of them here",
+        f"subjects are in the column {subject}: {frame[subject].n_unique():,} of them in "
+        + ("this file" if len(frame) < _ROWS else f"the first {count(_ROWS, 'row')}"),
         f"times are in the column {time}"
         + (f", as {options['format']}" if "format" in options else ""),
     ]
