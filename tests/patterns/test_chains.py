@@ -1,4 +1,4 @@
-"""Chains: which patterns they are, and that both automata and joins agree on them."""
+"""Chains: which patterns they are, and that both automata and the intervals agree on them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tacit.patterns.bits import ChainBits
 from tacit.patterns.chains import Chain, find_chains
 from tacit.patterns.event_lists import EventLists, Selection
+from tacit.patterns.intervals import Intervals
 from tacit.patterns.language import parse_pattern
 from tacit.patterns.matcher import Matcher
 from tacit.patterns.origins import Origins
@@ -20,7 +21,7 @@ from tacit.patterns.simplification import simplify
 from tacit.patterns.tree import Name, Not, Or, Pattern, Repeat, Seq, Within
 from tests.longer import longer
 from tests.patterns.strategies import random_window
-from tests.patterns.windowing import answers, event_lists, match_by_joins
+from tests.patterns.windowing import answers, event_lists
 
 TYPES = "abcdef"
 NUMBERS = {name: number for number, name in enumerate(TYPES)}
@@ -100,7 +101,7 @@ def by_origins(found: Sequence[Chain], lists: EventLists) -> NDArray[np.bool_]:
 
 @pytest.mark.parametrize("seed", [0, *longer(*range(1, 6))])
 @pytest.mark.parametrize("latest", [15, 5000])
-def test_chains_and_joins_agree_on_big_windows(seed: int, latest: int) -> None:
+def test_chains_and_intervals_agree_on_big_windows(seed: int, latest: int) -> None:
     rng = Random(seed)
     queries: list[Pattern] = []
     while len(queries) < 15:
@@ -113,18 +114,21 @@ def test_chains_and_joins_agree_on_big_windows(seed: int, latest: int) -> None:
     cases = [random_window(rng, names, most=200, latest=latest) for _ in range(12)]
     lists = event_lists(cases, TYPES)
     found = answers(Matcher(queries, TYPES), cases, TYPES)
+    out = np.zeros((len(lists), 1), np.bool_)
     for query, pattern in enumerate(queries):
-        joined = match_by_joins(simplify(pattern), lists, TYPES)
-        assert np.array_equal(found[:, query], joined), pattern
+        Intervals.of(simplify(pattern), NUMBERS).run(lists, 0, out)
+        assert np.array_equal(found[:, query], out[:, 0]), pattern
         assert np.array_equal(
             found[:, query], by_origins(find_chains(simplify(pattern)) or [], lists).any(axis=1)
         ), pattern
 
 
-def test_many_chains_fill_several_words() -> None:
+def test_many_chains_fill_several_words_and_long_ones_run_over() -> None:
     rng = Random(3)
-    queries = [Seq(*rng.choices(TYPES, k=rng.choice((2, 3, 5, 40, 63, 64)))) for _ in range(60)]
-    queries += [Seq(Not("f"), *rng.choices("abcde", k=length)) for length in (3, 62, 63)]
+    queries = [
+        Seq(*rng.choices(TYPES, k=rng.choice((2, 3, 5, 40, 64, 65, 130)))) for _ in range(60)
+    ]
+    queries += [Seq(Not("f"), *rng.choices("abcde", k=length)) for length in (3, 63, 64, 128, 200)]
     found = [chain for query in queries for chain in find_chains(simplify(query)) or []]
     assert len(found) == len(queries)
     bits = ChainBits.of(found, Selection.of(TYPES, NUMBERS))
@@ -140,21 +144,6 @@ def test_many_chains_fill_several_words() -> None:
     assert not bits.run(lists, np.arange(len(found)), out).any()
     assert np.array_equal(out, by_origins(found, lists))
     assert 0.2 < out.mean() < 0.95
-
-
-def test_chains_longer_than_a_word_are_found() -> None:
-    rng = Random(4)
-    wanted = [rng.choices("abc", k=length) for length in (64, 65, 130)]
-    cases = [
-        [Tuple(time, frozenset(rng.choice("abc"))) for time in range(rng.choice((100, 200, 500)))]
-        for _ in range(20)
-    ]
-    found = answers(Matcher([Seq(*names) for names in wanted], TYPES), cases, TYPES)
-    for query, names in enumerate(wanted):
-        for case, window in enumerate(cases):
-            rest = iter(tuple_.types for tuple_ in window)
-            assert found[case, query] == all(any(name in types for types in rest) for name in names)
-    assert 0.2 < found.mean() < 0.95
 
 
 @pytest.mark.parametrize("together", [1, 3])
@@ -192,6 +181,7 @@ def test_absences_around_a_repetition_agree_on_windows_of_many_times() -> None:
         for _ in range(5)
     ]
     lists = event_lists(cases, TYPES)
-    found = match_by_joins(pattern, lists, TYPES)
-    assert np.array_equal(found, by_origins(find_chains(pattern) or [], lists).any(axis=1))
-    assert 0 < found.mean() < 1
+    out = np.zeros((len(lists), 1), np.bool_)
+    Intervals.of(pattern, NUMBERS).run(lists, 0, out)
+    assert np.array_equal(out[:, 0], by_origins(find_chains(pattern) or [], lists).any(axis=1))
+    assert 0 < out.mean() < 1

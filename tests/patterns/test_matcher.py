@@ -86,7 +86,7 @@ def test_random_queries_are_detected_where_the_reference_detects_them(seed: int)
         latest = rng.choice((0, 1, 3, 5))
         cases = [random_window(rng, types, most=4, latest=latest) for _ in range(40)]
         paths.update(check(queries, cases, types).explain())
-    assert all(paths[path] > 60 for path in ("presence", "order", "joins"))
+    assert all(paths[path] > 60 for path in ("presence", "order", "intervals"))
 
 
 @pytest.mark.cases(1)
@@ -100,7 +100,7 @@ def test_nested_orders_between_absences_are_exact(seed: int) -> None:
         latest = rng.choice((0, 1, 3))
         cases = [random_window(rng, types, most=3, latest=latest) for _ in range(30)]
         paths.update(check(queries, cases, types).explain())
-    assert paths["joins"] > 100
+    assert paths["intervals"] > 100
 
 
 @pytest.mark.cases(1)
@@ -241,7 +241,7 @@ def test_each_query_says_which_path_it_takes() -> None:
         "SEQ(a, NOT c, b{2,}) WITHIN 1 s": "order",
         "AND(a, b) WITHIN 1 s": "order",
         "SEQ(OR(SEQ(a, b), c), AND(a, NOT b))": "order",
-        "SEQ(a, NOT SEQ(b, c), c)": "joins",
+        "SEQ(a, NOT SEQ(b, c), c)": "intervals",
         "AND(c, SEQ(a x, b y) WHERE x.v < y.v)": "conditions",
     }
     matcher = Matcher([parse_pattern(text) for text in texts], TYPES)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from tacit.patterns.event_lists import EventLists
 from tacit.patterns.matcher import Matcher, scatter, to_columns
 from tacit.patterns.reference import Tuple
-from tacit.patterns.relational import Relational
-from tacit.patterns.tree import Pattern
 
 Window = Sequence[Tuple]
 
@@ -31,21 +28,6 @@ def event_lists(windows: Sequence[Window], types: Sequence[str]) -> EventLists:
         np.array([tuple_.time for window in tuples for tuple_ in window], np.int64),
         masks,
     )
-
-
-def match_by_joins(pattern: Pattern, lists: EventLists, types: Sequence[str]) -> NDArray[np.bool_]:
-    """Whether joins find a pattern without conditions in each window."""
-    lengths = np.diff(lists.starts)
-    tuples = {
-        "bucket": np.repeat(np.arange(len(lists)), lengths),
-        "row": np.arange(len(lists.times)),
-        "time": lists.times,
-        **{f"mask{word}": masks for word, masks in enumerate(lists.masks.T)},
-    }
-    joined = Relational(pattern, types, dict.fromkeys(types, "tuples"))
-    found: NDArray[np.bool_] = (lengths == 0) & joined.when_empty
-    found[joined.detect({"tuples": pl.DataFrame(tuples)})] = True
-    return found
 
 
 def presence(lists: EventLists) -> NDArray[np.uint64]:

@@ -9,15 +9,14 @@ one bit for each is enough.
 At a time with several events the step is repeated on the states just entered. A run of elements
 entered at one time needs distinct events: `runs` has, for each length, the states whose last
 elements are of different types. This is exact if no type occurs twice at one time. In a window
-where a type does, a chain that repeats an element is matched by `origins`. A chain that repeats a
-choice of types, or has more states than a word has bits, always is.
+where a type does, a chain that repeats an element is matched by `origins`; a chain that repeats a
+choice of types always is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +25,10 @@ from tacit.kernels import compiled
 from tacit.patterns.chains import Chain, Types
 from tacit.patterns.event_lists import ONE, SPREAD, TOP, EventLists, Selection, read_group
 
-MOST_STATES: Final = 64
-"""The most states of a chain: those of a word."""
-
 
 @dataclass(frozen=True, slots=True)
 class ChainBits:
-    """The tables of chains packed into words, each chain into one."""
+    """The tables of chains packed into words; a chain longer than a word has its own words."""
 
     selection: Selection
     enter: NDArray[np.uint64]  # [type, word]: states entered by an event
@@ -40,12 +36,14 @@ class ChainBits:
     begin: NDArray[np.uint64]  # [word]: first states that can be entered at any time
     initial: NDArray[np.uint64]  # [word]: states before the first tuple
     runs: NDArray[np.uint64]  # [length - 1, word]: states reached by distinct types in a row
+    packs: NDArray[np.int64]  # words that belong together: where each begins, and the end
     final: NDArray[np.int64]  # [chain]: the number of the bit that says it is matched
 
     @classmethod
     def of(cls, chains: Sequence[Chain], selection: Selection) -> ChainBits:
-        """Build the tables of chains with at most `MOST_STATES` that do not repeat a choice."""
-        offsets, words = _place(chains)
+        """Build the tables of chains that do not repeat a choice."""
+        offsets, packs = _place(chains)
+        words = packs[-1]
         places = {name: place for place, name in enumerate(selection.names)}
         longest = max((max(_run_lengths(chain)) for chain in chains), default=1)
         tables = cls(
@@ -55,6 +53,7 @@ class ChainBits:
             np.zeros(words, np.uint64),
             np.zeros(words, np.uint64),
             np.zeros((longest + 1, words), np.uint64),
+            np.array(packs, np.int64),
             np.zeros(len(chains), np.int64),
         )
         for number, (chain, offset) in enumerate(zip(chains, offsets, strict=True)):
@@ -92,6 +91,7 @@ class ChainBits:
             self.selection.relevant,
             self.selection.places,
             (self.enter, self.leave, self.begin, self.initial, self.runs),
+            self.packs,
             self.final,
             columns,
             out,
@@ -104,16 +104,19 @@ def _set(row: NDArray[np.uint64], bit: int) -> None:
     row[bit // 64] |= np.uint64(1 << bit % 64)
 
 
-def _place(chains: Sequence[Chain]) -> tuple[list[int], int]:
-    """Return the first bit of each chain, and the number of words."""
+def _place(chains: Sequence[Chain]) -> tuple[list[int], list[int]]:
+    """Return the first bit of each chain, and where the packs of words begin."""
     offsets = [0] * len(chains)
+    packs = [0]
     free = 0
-    for number in sorted(range(len(chains)), key=lambda number: chains[number].states):
-        if chains[number].states > -free % MOST_STATES:
-            free += -free % MOST_STATES
+    lengths = [len(chain.elements) + bool(chain.gaps[0]) for chain in chains]
+    for number in sorted(range(len(chains)), key=lambda number: lengths[number]):
+        if not free or free + lengths[number] > 64 * packs[-1]:
+            free = 64 * packs[-1]
+            packs.append(packs[-1] + -(-lengths[number] // 64))
         offsets[number] = free
-        free += chains[number].states
-    return offsets, -(-free // MOST_STATES)
+        free += lengths[number]
+    return offsets, packs
 
 
 def _run_lengths(chain: Chain) -> list[int]:
@@ -135,6 +138,7 @@ def _run(
     relevant: NDArray[np.uint64],
     places: NDArray[np.int64],
     tables: tuple[NDArray[np.uint64], ...],
+    packs: NDArray[np.int64],
     final: NDArray[np.int64],
     columns: NDArray[np.int64],
     out: NDArray[np.bool_],
@@ -147,6 +151,10 @@ def _run(
     kinds = np.empty(1024 + types, np.int64)
     ends = np.empty(1024, np.int64)
     state = np.empty(len(begin), np.uint64)
+    scratch = np.empty((2, len(begin)), np.uint64)
+    short = 0
+    while short < len(packs) - 1 and packs[short + 1] == short + 1:
+        short += 1
     only = (enter[:, 0].copy(), leave[:, 0].copy(), runs[:, 0].copy())
     for window in range(len(starts) - 1):
         here, end = starts[window], starts[window + 1]
@@ -177,10 +185,12 @@ def _run(
                 continue
             ends[groups] = found
             groups += 1
-        if len(begin) == 1:
+        if short == 1:
             state[0] = _run_word(kinds, ends, groups, only, begin[0], initial[0])
-        else:
-            _run_row(kinds, ends, groups, tables, state)
+        elif short:
+            _run_row(kinds, ends, groups, tables, state[:short])
+        for pack in range(short, len(packs) - 1):
+            _run_long(kinds, ends, groups, tables, packs[pack], packs[pack + 1], state, scratch)
         for chain in range(len(final)):
             bit = final[chain]
             out[window, columns[chain]] = ((state[bit >> 6] >> np.uint64(bit & 63)) & ONE) != 0
@@ -265,3 +275,68 @@ def _run_row(
                 entered |= fresh
                 length += 1
             state[word] = (state[word] & ~depart) | entered
+
+
+@compiled
+def _merged(
+    enter: NDArray[np.uint64],
+    leave: NDArray[np.uint64],
+    kinds: NDArray[np.int64],
+    first: int,
+    end: int,
+    word: int,
+) -> tuple[np.uint64, np.uint64]:
+    """Return the states of a word that a group of events leads to, and those that it ends."""
+    arrive, depart = np.uint64(0), np.uint64(0)
+    for place in range(first, end):
+        arrive |= enter[kinds[place], word]
+        depart |= leave[kinds[place], word]
+    return arrive, depart
+
+
+@compiled
+def _run_long(
+    kinds: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    groups: int,
+    tables: tuple[NDArray[np.uint64], ...],
+    low: int,
+    high: int,
+    state: NDArray[np.uint64],
+    scratch: NDArray[np.uint64],
+) -> None:
+    """Do the same as `_run_word` for a chain that spans several words."""
+    enter, leave, begin, initial, runs = tables
+    fresh, entered = scratch[0], scratch[1]
+    for word in range(low, high):
+        state[word] = initial[word]
+    place = 0
+    for group in range(groups):
+        first, place = place, ends[group]
+        _shift(state, fresh, low, high)
+        for word in range(low, high):
+            fresh[word] |= begin[word]
+            entered[word] = 0
+        length = 0
+        moving = True
+        while moving:
+            moving = False
+            for word in range(low, high):
+                arrive, _ = _merged(enter, leave, kinds, first, place, word)
+                fresh[word] &= arrive & runs[length, word]
+                entered[word] |= fresh[word]
+                moving |= fresh[word] != 0
+            moving &= place - first > 1
+            _shift(fresh, fresh, low, high)
+            length += 1
+        for word in range(low, high):
+            _, depart = _merged(enter, leave, kinds, first, place, word)
+            state[word] = (state[word] & ~depart) | entered[word]
+
+
+@compiled
+def _shift(source: NDArray[np.uint64], target: NDArray[np.uint64], low: int, high: int) -> None:
+    """Move bits up by one through the words from `low` on."""
+    for word in range(high - 1, low, -1):
+        target[word] = (source[word] << ONE) | (source[word - 1] >> np.uint64(63))
+    target[low] = source[low] << ONE

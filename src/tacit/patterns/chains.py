@@ -45,11 +45,6 @@ class Chain:
         return frozenset().union(*self.elements, *self.gaps)
 
     @property
-    def states(self) -> int:
-        """The number of its states as an automaton."""
-        return len(self.elements) + bool(self.gaps[0])
-
-    @property
     def repeats(self) -> bool:
         """Whether two elements use the same events."""
         return len(set(self.elements)) < len(self.elements)

@@ -6,7 +6,7 @@ attributes (WHERE). Each is matched on the fastest path that is exact for it:
 
 - presence: bit columns, 64 subjects per word (`booleans`);
 - order: chains of event types, as bit-parallel automata (`chains`, `bits`, `origins`);
-- joins: everything else that has no condition (`relational`);
+- intervals: everything else that has no condition (`intervals`);
 - conditions: the caller supplies their bits.
 
 Sub-patterns that are the same in several queries are matched once.
@@ -18,27 +18,22 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from tacit.errors import PatternError, nearest
-from tacit.patterns.bits import MOST_STATES, ChainBits
+from tacit.patterns.bits import ChainBits
 from tacit.patterns.booleans import GateGraph, scatter, to_columns
 from tacit.patterns.chains import Chain, find_chains
 from tacit.patterns.event_lists import EventLists, Selection
+from tacit.patterns.intervals import Intervals
 from tacit.patterns.origins import Origins
-from tacit.patterns.relational import Relational
 from tacit.patterns.simplification import fold, holds_condition, limit_span, simplify
 from tacit.patterns.tree import And, Name, Not, Or, Pattern, Repeat, Within, children, elements
 
 __all__ = ["Matcher", "scatter", "to_columns"]
 
 _BOOLEAN = (Name, And, Or, Not)
-PATHS = ("presence", "order", "joins", "conditions")
-_STREAM = "tuples"
-"""The stream of all tuples for patterns that compare no attributes."""
-_MOST_JOINED = 1 << 22
-"""The most tuples that are joined at once, unless a window has more."""
+PATHS = ("presence", "order", "intervals", "conditions")
 
 
 class Matcher:
@@ -57,9 +52,9 @@ class Matcher:
         queries = [formulas.add(pattern) for pattern in patterns]
         self._paths = [PATHS[path] for _, path in queries]
         self.conditional: tuple[Pattern, ...] = tuple(formulas.conditional)
-        self._ordered = _Ordered(list(formulas.chains), list(formulas.composites), numbers)
+        self._ordered = _Ordered(list(formulas.chains), list(formulas.intervals), numbers)
         self.ordered_types: NDArray[np.uint64] = self._ordered.types
-        atoms = [*types, *formulas.chains, *formulas.composites, *formulas.conditional]
+        atoms = [*types, *formulas.chains, *formulas.intervals, *formulas.conditional]
         self._program = formulas.gates.program(
             [literal for literal, _ in queries],
             {atom: number for number, atom in enumerate(atoms)},
@@ -110,7 +105,7 @@ class _Formulas:
     def __init__(self) -> None:
         self.gates = GateGraph()
         self.chains: dict[Chain, None] = {}
-        self.composites: dict[Pattern, None] = {}
+        self.intervals: dict[Pattern, None] = {}
         self.conditional: dict[Pattern, None] = {}
 
     def add(self, pattern: Pattern) -> tuple[int, int]:
@@ -151,7 +146,7 @@ class _Formulas:
     def _add_ordered(self, pattern: Pattern) -> tuple[int, int]:
         chains = find_chains(pattern)
         if chains is None:
-            self.composites[pattern] = None
+            self.intervals[pattern] = None
             return self.gates.column(pattern), 2
         self.chains.update(dict.fromkeys(chains))
         return self.gates.any(self.gates.column(chain) for chain in chains), 1
@@ -172,23 +167,22 @@ class _Ordered:
     """The ordered sub-patterns, each on its path."""
 
     def __init__(
-        self, chains: Sequence[Chain], composites: Sequence[Pattern], numbers: dict[str, int]
+        self, chains: Sequence[Chain], intervals: Sequence[Pattern], numbers: dict[str, int]
     ) -> None:
-        self._count = len(chains) + len(composites)
+        self._count = len(chains) + len(intervals)
         places = {chain: place for place, chain in enumerate(chains)}
-        quick = [chain for chain in chains if _fits_bits(chain)]
+        quick = [chain for chain in chains if chain.span is None and not chain.repeats_choice]
         counting = [chain for chain in quick if chain.repeats]
-        timed = [chain for chain in chains if not _fits_bits(chain)]
+        timed = [chain for chain in chains if chain.span is not None or chain.repeats_choice]
         self._quick = _columns(quick, places), ChainBits.of(quick, _select(quick, numbers))
         self._counting = (
             _columns(counting, places),
             Origins.of(counting, _select(counting, numbers)),
         )
         self._timed = _columns(timed, places), Origins.of(timed, _select(timed, numbers))
-        types = list(numbers)
-        self._joined = [Relational(one, types, dict.fromkeys(types, _STREAM)) for one in composites]
+        self._intervals = [Intervals.of(pattern, numbers) for pattern in intervals]
         names = [name for chain in chains for name in sorted(chain.types)]
-        names += [name for pattern in composites for name in elements(pattern)]
+        names += [name for pattern in intervals for name in elements(pattern)]
         self.types = Selection.of(names, numbers).relevant
         simple = len(quick) == self._count > 0 and len(self.types) == 1
         bits = self._quick[1]
@@ -206,36 +200,13 @@ class _Ordered:
         columns, timed = self._timed
         if len(columns):
             timed.run(lists, np.arange(len(lists)), columns, out)
-        if self._joined:
-            self._join(lists, out[:, self._count - len(self._joined) :])
+        for column, intervals in enumerate(self._intervals, self._count - len(self._intervals)):
+            intervals.run(lists, column, out)
         return out
-
-    def _join(self, lists: EventLists, out: NDArray[np.bool_]) -> None:
-        """Fill a column of `out[window]` for each pattern that needs joins."""
-        lengths = np.diff(lists.starts)
-        out[:] = np.outer(lengths == 0, [joined.when_empty for joined in self._joined])
-        first = 0
-        while first < len(lists):
-            until = lists.starts[first] + _MOST_JOINED
-            end = max(first + 1, int(np.searchsorted(lists.starts, until, side="right")) - 1)
-            own = slice(lists.starts[first], lists.starts[end])
-            masks = {f"mask{word}": lists.masks[own, word] for word in range(len(self.types))}
-            buckets = np.repeat(np.arange(first, end), lengths[first:end])
-            rows = np.arange(own.start, own.stop)
-            tuples = pl.DataFrame(
-                {"bucket": buckets, "row": rows, "time": lists.times[own], **masks}
-            )
-            for column, joined in enumerate(self._joined):
-                out[joined.detect({_STREAM: tuples}), column] = True
-            first = end
 
 
 def _select(chains: Sequence[Chain], numbers: dict[str, int]) -> Selection:
     return Selection.of((name for chain in chains for name in sorted(chain.types)), numbers)
-
-
-def _fits_bits(chain: Chain) -> bool:
-    return chain.span is None and not chain.repeats_choice and chain.states <= MOST_STATES
 
 
 def _columns(chains: Sequence[Chain], places: dict[Chain, int]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Patterns with conditions between their elements, and others that are no chains, by joins.
+"""Patterns with conditions between their elements, matched by joins.
 
 Each part of a pattern becomes a table of its matches: bucket (one window of one subject), times of
 the first and the last event, attributes that an outer condition needs, and the events at either end
@@ -48,7 +48,7 @@ ROWS_AT_ONCE = 1 << 22
 
 
 class Relational:
-    """One pattern, matched by joins.
+    """One pattern with conditions, matched by joins.
 
     `attributes` names the columns of each stream that the conditions use, `event_types`
     the types whose tuples matter, and `when_empty` whether a window without any tuple counts
@@ -59,7 +59,6 @@ class Relational:
         self.pattern = pattern
         self.event_types = elements(pattern)
         self.when_empty = _detected_when_empty(pattern)
-        self._counts = not any(isinstance(node, Where) for node in walk(pattern))
         self._numbers = {type_: number for number, type_ in enumerate(types)}
         self._streams = {type_: streams[type_] for type_ in self.event_types}
         # A stream without compared attributes has no columns here, but its tuples matter.
@@ -108,7 +107,6 @@ class Relational:
                 group,
                 PAIRS_AT_ONCE,
                 ROWS_AT_ONCE,
-                self._counts,
             )
             try:
                 found.append(search.matches(self.pattern, Need())["bucket"])

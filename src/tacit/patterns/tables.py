@@ -3,8 +3,7 @@
 A table has a column `bucket` and, if outer parts need them: `first` and `last` (times), attributes
 (`alias.column`), and for event types that another part of a `SEQ` might use too, the rows of those
 events at either end (`head type`, `tail type`: in order, two parts can share events only where one
-ends and the other begins). Without conditions, events of one type at one time are interchangeable:
-then their number is enough.
+ends and the other begins).
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ _EARLIEST = pl.lit(-NEVER, dtype=pl.Int64)
 _ENDS = ("first", "last", "head", "tail")
 _NO_TUPLES = pl.DataFrame(schema={"bucket": pl.Int64, "row": pl.Int64, "time": pl.Int64})
 _NO_ROWS = pl.lit([], dtype=pl.List(pl.Int64))
-_NONE = pl.lit(0, dtype=pl.Int64)
-Merge: TypeAlias = Callable[[pl.Expr, pl.Expr], pl.Expr]
 
 
 class TooManyMatches(Exception):  # noqa: N818 - a signal to divide the buckets, no error
@@ -61,8 +58,6 @@ class Search:
     buckets: pl.Series
     most_pairs: int
     most_rows: int
-    counts: bool
-    """Whether no condition tells events of one type at one time apart: then they are counted."""
 
     def matches(self, pattern: Pattern, need: Need, conditions: Conditions = ()) -> pl.DataFrame:
         """Return the pattern's matches that meet the conditions, with the needed columns."""
@@ -70,8 +65,7 @@ class Search:
             case Name():
                 return self._events(pattern, need, conditions)
             case Or(parts):
-                tables = [self.matches(p, need, conditions) for p in parts]
-                return need.distil(_stack(tables, self._no_events))
+                return need.distil(_stack([self.matches(p, need, conditions) for p in parts]))
             case And() | Seq():
                 return self._combined(pattern, need, conditions)
             case Not(part):
@@ -86,10 +80,6 @@ class Search:
                 return need.distil(table.filter(pl.col("last") - pl.col("first") <= span))
             case Where(part, condition):
                 return self.matches(part, need, [*conditions, *iterate_conjuncts(condition)])
-
-    @property
-    def _no_events(self) -> pl.Expr:
-        return _NONE if self.counts else _NO_ROWS
 
     def _empty(self) -> pl.DataFrame:
         """Return the empty match in every bucket."""
@@ -111,10 +101,9 @@ class Search:
         missing = [c for c in columns.values() if c not in tuples.columns]
         tuples = tuples.with_columns(pl.lit(None).alias(column) for column in missing)
         ends = {f"head {name.name}": need.before, f"tail {name.name}": need.after}
-        event = pl.lit(1, pl.Int64) if self.counts else pl.concat_list("row")
         table = tuples.select(
             "bucket",
-            *(event.alias(end) for end in ends if name.name in ends[end]),
+            *(pl.concat_list("row").alias(end) for end in ends if name.name in ends[end]),
             *(
                 normalize_column(pl.col(c), tuples.schema[c]).alias(alias)
                 for alias, c in columns.items()
@@ -209,46 +198,18 @@ class Search:
             side.select(c for c in side.columns if need.keeps(c) or c in looked_at)
             for side in (left, right)
         )
-        merge = _unite if not self.counts else pl.Expr.add if ordered else pl.max_horizontal
         marked = {c: f"{c}'" for c in theirs.columns if c.split(" ")[0] in _ENDS}
         theirs = theirs.drop("bucket").rename(marked)
 
         def pieces() -> Iterator[pl.DataFrame]:
             for ours_at, theirs_at in iterate_pairs(found, self.most_pairs):
                 if ordered:
-                    apart = self._find_disjoint(left, right, ours_at, theirs_at)
+                    apart = _find_disjoint(left, right, ours_at, theirs_at)
                     ours_at, theirs_at = ours_at[apart], theirs_at[apart]
                 both = pl.concat([ours[ours_at], theirs[theirs_at]], how="horizontal")
-                yield _merge_pairs(_filter(both, conditions), merge, self._no_events)
+                yield _merge_pairs(_filter(both, conditions))
 
         return self._collected(pieces(), need)
-
-    def _find_disjoint(
-        self, left: pl.DataFrame, right: pl.DataFrame, ours: Ints, theirs: Ints
-    ) -> NDArray[np.bool_]:
-        """Return which pairs of matches in order have no event in common."""
-        apart = np.ones(len(ours), np.bool_)
-        types = [c.removeprefix("tail ") for c in left.columns if c.startswith("tail ")]
-        types = [type_ for type_ in types if f"head {type_}" in right.columns]
-        if types:
-            touch = np.flatnonzero(
-                left["last"].to_numpy()[ours] == right["first"].to_numpy()[theirs]
-            )
-            places = left[ours[touch]].select("bucket", time="last")
-            for type_ in types:
-                tails, heads = (
-                    left[f"tail {type_}"][ours[touch]],
-                    right[f"head {type_}"][theirs[touch]],
-                )
-                if self.counts:
-                    there = self._of_type(type_).group_by("bucket", "time").len()
-                    found = places.join(
-                        there, on=["bucket", "time"], how="left", maintain_order="left"
-                    )
-                    apart[touch] &= (tails + heads <= found["len"].fill_null(0)).to_numpy()
-                else:
-                    apart[touch] &= (tails.list.set_intersection(heads).list.len() == 0).to_numpy()
-        return apart
 
     def _collected(self, pieces: Iterable[pl.DataFrame], need: Need) -> pl.DataFrame:
         """Concatenate the pieces; drop superfluous matches before the table grows too long."""
@@ -305,11 +266,11 @@ def _filter(table: pl.DataFrame, conditions: Conditions) -> pl.DataFrame:
     return table
 
 
-def _stack(tables: Sequence[pl.DataFrame], no_events: pl.Expr) -> pl.DataFrame:
+def _stack(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """One table; a match that lacks a column has no such attribute, or no such event."""
     table = pl.concat(tables, how="diagonal_relaxed")
-    ends = [c for c in table.columns if c.startswith(("head ", "tail "))]
-    return table.with_columns(pl.col(c).fill_null(no_events) for c in ends)
+    rows = [c for c, dtype in table.schema.items() if dtype == pl.List]
+    return table.with_columns(pl.col(c).fill_null(_NO_ROWS) for c in rows)
 
 
 def _add_gap(table: pl.DataFrame, gap: int, after: pl.Expr, before: pl.Expr) -> pl.DataFrame:
@@ -339,22 +300,31 @@ def _partners(
     return found, right
 
 
-def _unite(ours: pl.Expr, theirs: pl.Expr) -> pl.Expr:
-    return ours.list.set_union(theirs).list.sort()
+def _find_disjoint(
+    left: pl.DataFrame, right: pl.DataFrame, ours: Ints, theirs: Ints
+) -> NDArray[np.bool_]:
+    """Return which pairs of matches in order have no event in common."""
+    apart = np.ones(len(ours), np.bool_)
+    types = [c.removeprefix("tail ") for c in left.columns if c.startswith("tail ")]
+    types = [type_ for type_ in types if f"head {type_}" in right.columns]
+    if types:
+        touch = np.flatnonzero(left["last"].to_numpy()[ours] == right["first"].to_numpy()[theirs])
+        for type_ in types:
+            tails, heads = left[f"tail {type_}"][ours[touch]], right[f"head {type_}"][theirs[touch]]
+            apart[touch] &= (tails.list.set_intersection(heads).list.len() == 0).to_numpy()
+    return apart
 
 
-def _merge_pairs(both: pl.DataFrame, merge: Merge, no_events: pl.Expr) -> pl.DataFrame:
+def _merge_pairs(both: pl.DataFrame) -> pl.DataFrame:
     """Two matches side by side (the right one's ends are marked ') as one."""
     columns = set(both.columns)
     made = []
     if {"first", "first'"} <= columns:
         made.append(pl.min_horizontal("first", "first'").alias("first"))
-        for c in _ends(columns, "head"):
-            made.append(_end(c, columns, "first", pl.Expr.lt, merge, no_events))
+        made += [_end(c, columns, "first", pl.Expr.lt) for c in _ends(columns, "head")]
     if {"last", "last'"} <= columns:
         made.append(pl.max_horizontal("last", "last'").alias("last"))
-        for c in _ends(columns, "tail"):
-            made.append(_end(c, columns, "last", pl.Expr.gt, merge, no_events))
+        made += [_end(c, columns, "last", pl.Expr.gt) for c in _ends(columns, "tail")]
     made += [pl.min_horizontal(c, "first'").alias(c) for c in columns if c.startswith("before ")]
     return both.with_columns(made)
 
@@ -364,17 +334,17 @@ def _ends(columns: Iterable[str], end: str) -> set[str]:
 
 
 def _end(
-    column: str, columns: set[str], time: str, further: Merge, merge: Merge, no_events: pl.Expr
+    column: str, columns: set[str], time: str, further: Callable[[pl.Expr, pl.Expr], pl.Expr]
 ) -> pl.Expr:
     """Return the events at one end of two joined matches: of the outer one, or of both."""
-    ours, theirs = (pl.col(c) if c in columns else no_events for c in (column, f"{column}'"))
+    ours, theirs = (pl.col(c) if c in columns else _NO_ROWS for c in (column, f"{column}'"))
     our_time, their_time = pl.col(time), pl.col(f"{time}'")
     return (
         pl.when(further(our_time, their_time))
         .then(ours)
         .when(further(their_time, our_time))
         .then(theirs)
-        .otherwise(merge(ours, theirs))
+        .otherwise(ours.list.set_union(theirs).list.sort())
         .alias(column)
     )
 
