@@ -244,12 +244,6 @@ FAULTS: Final = (
         "privacy/test_thresholds.py",
     ),
     fault(
-        "privacy/mechanisms/optimal/mechanism.py",
-        "alike[len(alike) // 2]",
-        "alike[0]",
-        "planning/test_planner.py",
-    ),
-    fault(
         "privacy/pacing.py",
         '"right") - 1, 0)',
         '"left") - 1, 0)',

@@ -22,11 +22,11 @@ _MOST: Final = 1 << 26
 """Larger blocks are not kept, nor more blocks of one size than have this many bytes together."""
 
 
-class _Block(np.ndarray[Any, Any]):
+class _Memory(np.ndarray[Any, Any]):
     """Memory of an array. It is not cleared."""
 
 
-_free: dict[int, deque[_Block]] = {}
+_free: dict[int, deque[_Memory]] = {}
 """The blocks that are not in use, by their size, which is a power of two."""
 
 
@@ -41,13 +41,13 @@ def allocate(shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
     try:
         block = _free[size].pop()
     except LookupError:
-        block = _Block(size, np.uint8)
+        block = _Memory(size, np.uint8)
     # Views of an array refer to it, and not to its memory, since that is of another class.
     array: NDArray[Any] = np.ndarray(shape, kind, buffer=block)
     weakref.finalize(array, _release, block).atexit = False
     return array
 
 
-def _release(block: _Block) -> None:
+def _release(block: _Memory) -> None:
     blocks = _free.setdefault(len(block), deque(maxlen=max(1, _MOST // len(block) // 4)))
     blocks.append(block)  # a full queue drops another block

@@ -17,7 +17,6 @@ from tacit.connectors.frames import FrameSource
 from tacit.engines.local import survey
 from tacit.errors import PlanError
 from tacit.evaluation.measurement import compute_mre, compute_statistics, measure
-from tacit.evaluation.memory_steps import drop_memory
 from tacit.evaluation.synthetic import draw_data_set
 from tacit.evaluation.trips import Trips
 from tacit.insight.audit import audit
@@ -255,18 +254,6 @@ def test_a_quality_that_no_epsilon_reaches_names_the_query_and_its_private_patte
     assert found.obstacle == "first"
     assert found.reason is not None
     assert spec.private[0].name in found.reason
-
-
-def test_of_equally_good_stakes_those_in_the_middle_are_taken() -> None:
-    """At the edge of the range, a little less history led to channels that tell nothing."""
-    drawn = draw_data_set(7_000_017)
-    spec = drop_memory(drawn.spec)
-    statistics = compute_statistics(spec, drawn.history)
-    plan = make_plan(spec, statistics, "optimal", share=Fraction(1, 10), fall_back=False)
-    assert plan.expected is not None
-    (test,) = compute_statistics(spec, drawn.test)
-    assert plan.expected.mre < 0.245
-    assert compute_mre(plan.mechanisms[0].expect(test), plan.expected.alphas) < 0.241
 
 
 RARE = SPEC.replace(

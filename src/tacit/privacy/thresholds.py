@@ -112,7 +112,7 @@ def judge(
         total = total.plus(fold)
 
     def spread(counts: PosteriorCounts) -> PosteriorCounts:
-        return _blur(counts) if uncertain else smooth_counts(counts)
+        return _blur(counts) if uncertain else _smooth_counts(counts)
 
     thresholds = choose_thresholds(spread(total), objective)
     if len(folds) == 1:
@@ -220,7 +220,7 @@ def _best_levels(counts: PosteriorCounts, alphas: Floats) -> Floats:
     return np.asarray(LEVELS[1 + (first + last) // 2])
 
 
-def smooth_counts(counts: PosteriorCounts) -> PosteriorCounts:
+def _smooth_counts(counts: PosteriorCounts) -> PosteriorCounts:
     """Move counts towards what their posteriors predict, the more the fewer true windows there are.
 
     With few true windows, how many of them are at a level is mostly chance.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -77,7 +77,6 @@ from tacit.privacy.thresholds import (
     judge,
     read_public_thresholds,
     read_thresholds,
-    smooth_counts,
     write_public_thresholds,
 )
 from tacit.progress import scale_progress
@@ -595,15 +594,14 @@ def _choose_weights(statistics: Statistics, fine: Policy, goal: PlanGoal) -> Flo
 
     A few penalties of a false yes are tried, the same for all queries. Then weights follow the
     gradient of the objective: if it were linear, these would be best. Queries that lack quality
-    count more from round to round. Of equally good weights, those in the middle are taken: at the
-    edge of a range, a little other history leads to other channels.
+    count more from round to round.
     """
     objective = goal.objective
     scale = np.ones(len(statistics.positives))
     if objective.separate:
         scale = objective.shares / np.maximum(1.0, statistics.positives)
     scale = scale / max(scale.max(initial=0.0), 1e-300)
-    tried: dict[bytes, _Trial] = {}
+    tried: dict[bytes, tuple[float, Floats, Confusion[Floats]]] = {}
     model = _model_parts(statistics, fine)
 
     def attempt(weights: Floats) -> bool:
@@ -615,41 +613,23 @@ def _choose_weights(statistics: Statistics, fine: Policy, goal: PlanGoal) -> Flo
         counts = made.count_posteriors(statistics, _COMPARED)
         thresholds = np.full(len(weights), 0.5)
         if not goal.literal:
-            counts = smooth_counts(counts)
             thresholds = choose_thresholds(counts, objective)
         found = counts.confusion(thresholds)
-        tried[key] = _Trial(round(objective.value(found), 9), weights, found)
+        tried[key] = round(objective.value(found), 9), weights, found
         return True
 
     for caution in _CAUTIONS:
         attempt(np.outer(scale, [1 - caution, caution]))
     emphasis = np.ones(len(scale))
     for _ in range(_FOLLOWED):
-        found = _choose_middle(tried.values()).found
+        found = max(tried.values(), key=lambda trial: trial[0])[2]
         if objective.required is not None:
             lacking = objective.caps - found.quality(np.array(objective.alphas))
             emphasis *= np.exp(np.clip(10 * lacking, -1.0, 1.0))
         weights = objective.weights(found) * emphasis[:, np.newaxis]
         if not attempt(weights / max(weights.max(initial=0.0), 1e-300)):
             break
-    return _choose_middle(tried.values()).weights
-
-
-class _Trial(NamedTuple):
-    """Weights of queries that were tried, and what they lead to."""
-
-    value: float
-    weights: Floats
-    found: Confusion[Floats]
-
-
-def _choose_middle(tried: Iterable[_Trial]) -> _Trial:
-    """Return the best trial; of several, the one in the middle by the weight of false claims."""
-    trials = list(tried)
-    best = max(one.value for one in trials)
-    alike = [one for one in trials if one.value == best]
-    alike.sort(key=lambda one: float(one.weights[:, 1].sum() / max(one.weights.sum(), 1e-300)))
-    return alike[len(alike) // 2]
+    return max(tried.values(), key=lambda trial: trial[0])[1]
 
 
 def _design_contexts(
