@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -30,3 +32,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with running(folder, [source]) as service:
         service.wait(WINDOWS * SUBJECTS * QUERIES)
         yield service
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """What is compared in constant time from now on."""
+    found: list[tuple[Any, Any]] = []
+    compare = hmac.compare_digest
+
+    def record(one: Any, other: Any) -> bool:
+        found.append((one, other))
+        return compare(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", record)
+    return found

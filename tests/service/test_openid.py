@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hmac
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -186,19 +186,11 @@ def test_failed_logins_are_throttled(guarded: Running) -> None:
 
 
 def test_the_state_and_the_nonce_must_be_those_of_the_attempt(
-    provider: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    provider: str, tmp_path: Path, compared: list[tuple[Any, Any]]
 ) -> None:
     """Both are compared in constant time."""
     login = OpenIdLogin(OpenIdSettings.load(write_settings(tmp_path, provider)))
     attempt, redirect = LoginAttempt.start(), "http://localhost/login/openid/done"
-    compared: list[tuple[bytes, bytes]] = []
-    compare = hmac.compare_digest
-
-    def record(one: bytes, other: bytes) -> bool:
-        compared.append((one, other))
-        return compare(one, other)
-
-    monkeypatch.setattr(hmac, "compare_digest", record)
     back = httpx.post(login.begin(attempt, redirect), data={"sub": "ann"})
     code = parse_qs(urlsplit(back.headers["location"]).query)["code"][0]
     with pytest.raises(OpenIdError, match="another browser"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from collections import Counter
 from typing import Any
 
@@ -17,20 +16,6 @@ from tests.service.services import Running
 from tests.service.test_console import browser, csrf
 
 UNKNOWN = "tacit_000000000000_" + 43 * "x"
-
-
-@pytest.fixture
-def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
-    """What is compared in constant time from now on."""
-    found: list[tuple[Any, Any]] = []
-    compare = hmac.compare_digest
-
-    def record(one: Any, other: Any) -> bool:
-        found.append((one, other))
-        return compare(one, other)
-
-    monkeypatch.setattr(hmac, "compare_digest", record)
-    return found
 
 
 def test_tokens_are_compared_in_constant_time_also_if_there_is_none(

@@ -43,8 +43,8 @@ class DeadLetters:
     """Writes refused tuples as JSON lines, readable by the owner only, and counts them.
 
     The file is created with the first entry, or immediately with `always`. A file of an earlier run
-    is replaced, or appended to with `keep`. Without a path tuples are only counted. Several threads
-    may add entries: unreadable lines are found where sources are read ahead.
+    is replaced, or appended to with `keep`. Without a path tuples are only counted. Any thread
+    may call its methods.
     """
 
     def __init__(
